@@ -155,12 +155,9 @@ type Config struct {
 	// SSHUser is the user on the nodes through whose SSH servers the API server reaches nodes, Pods and
 	// Services. Empty means that it connects to them directly.
 	SSHUser string
-	// SSHKeyFile is the private key for SSHUser. If it and SSHAgent are empty, the server makes a key
-	// in DataDir/ssh.
+	// SSHKeyFile is the private key for SSHUser. If it is empty, the server makes a key in
+	// DataDir/ssh.
 	SSHKeyFile string
-	// SSHAgent is the socket of an SSH agent whose keys are offered too; SSH_AUTH_SOCK means the socket
-	// that this variable names. Empty means no agent.
-	SSHAgent string
 	// SSHJump is a bastion, USER@HOST or USER@HOST:PORT, through which the nodes are reached. Empty means
 	// none.
 	SSHJump string

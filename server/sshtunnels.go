@@ -36,7 +36,7 @@ type sshPlan struct {
 	user       string
 	port       int
 	jump       *tunnels.Jump // nil: none
-	keys       *tunnels.Keys
+	keyFile    string
 	generate   bool // the key, if there is none yet
 	knownHosts string
 	services   []netip.Prefix // no node may claim an address in these
@@ -45,14 +45,14 @@ type sshPlan struct {
 // parseSSH reads the options of the SSH tunnels.
 func (d *draft) parseSSH() {
 	if d.SSHUser == "" {
-		for _, o := range [][2]string{{"ssh-keyfile", d.SSHKeyFile}, {"ssh-agent", d.SSHAgent}, {"ssh-jump", d.SSHJump}, {"ssh-known-hosts", d.SSHKnownHosts}} {
+		for _, o := range [][2]string{{"ssh-keyfile", d.SSHKeyFile}, {"ssh-jump", d.SSHJump}, {"ssh-known-hosts", d.SSHKnownHosts}} {
 			if o[1] != "" {
 				d.addf("--%s %s: has no effect without --ssh-user, the user on the nodes", o[0], o[1])
 			}
 		}
 		return
 	}
-	p := &sshPlan{user: d.SSHUser, port: d.SSHPort, keys: &tunnels.Keys{File: d.SSHKeyFile, Agent: d.SSHAgent}, knownHosts: d.SSHKnownHosts}
+	p := &sshPlan{user: d.SSHUser, port: d.SSHPort, keyFile: d.SSHKeyFile, knownHosts: d.SSHKnownHosts}
 	for _, s := range d.services {
 		if prefix, err := netip.ParsePrefix(s.String()); err == nil {
 			p.services = append(p.services, prefix)
@@ -70,11 +70,6 @@ func (d *draft) parseSSH() {
 			d.addf("--ssh-jump %w", err)
 		}
 	}
-	if d.SSHAgent == AgentVariable {
-		if p.keys.Agent = os.Getenv(AgentVariable); p.keys.Agent == "" {
-			d.addf("--ssh-agent %[1]s: the variable %[1]s is not set: start an agent (ssh-agent), or name its socket", AgentVariable)
-		}
-	}
 	switch {
 	case d.SSHKeyFile != "":
 		if _, err := tunnels.ReadKey(d.SSHKeyFile); err != nil {
@@ -83,9 +78,9 @@ func (d *draft) parseSSH() {
 			}
 			d.addf("--ssh-keyfile: %w", err)
 		}
-	case d.SSHAgent == "" && d.DataDir != "":
-		p.keys.File, p.generate = tunnels.KeyPath(d.DataDir), true
-		if _, err := tunnels.ReadKey(p.keys.File); err != nil && !errors.Is(err, os.ErrNotExist) {
+	case d.DataDir != "":
+		p.keyFile, p.generate = tunnels.KeyPath(d.DataDir), true
+		if _, err := tunnels.ReadKey(p.keyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 			d.addf("--ssh-user: %w", err)
 		}
 	}
@@ -99,9 +94,6 @@ func (d *draft) parseSSH() {
 	}
 	d.ssh = p
 }
-
-// AgentVariable is the variable with an SSH agent's socket, and the value of --ssh-agent for it.
-const AgentVariable = "SSH_AUTH_SOCK"
 
 // sshTunnels are two parts of the server. The tunnels start before the API server, which dials
 // through them, and end after it. The nodes are followed once the API server is ready.
@@ -129,13 +121,14 @@ func (s *sshTunnels) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	if s.generate {
-		if err := tunnels.GenerateKey(s.keys.File, keyComment()); err != nil {
+		if err := tunnels.GenerateKey(s.keyFile, keyComment()); err != nil {
 			return err
 		}
 	}
 	store := s.certificates()
 	all := tunnels.New(tunnels.Config{
-		User: s.user, Port: s.port, Jump: s.jump, Services: s.services, Signers: s.keys.Signers, Log: s.log,
+		User: s.user, Port: s.port, Jump: s.jump, Services: s.services, Log: s.log,
+		Signer:   tunnels.KeyFile(s.keyFile),
 		HostKeys: &tunnels.HostKeys{Path: s.knownHosts},
 		Kubelet: func() *tls.Config {
 			pair, err := tls.LoadX509KeyPair(store.CertFile(certs.KubeletClient), store.KeyFile(certs.KubeletClient))
@@ -191,9 +184,7 @@ func (s *sshTunnels) follow(ctx context.Context, ready func()) error {
 		return nil
 	}
 	all.Listed()
-	if s.keys.File != "" {
-		s.offerKey(ctx, from.client)
-	}
+	s.offerKey(ctx, from.client)
 	<-ctx.Done()
 	return nil
 }
@@ -234,7 +225,7 @@ const sshRole = "karve:ssh"
 // offerKey puts the public key into a ConfigMap that nodes may read, also while they join. It
 // tries until it succeeds.
 func (s *sshTunnels) offerKey(ctx context.Context, config *rest.Config) {
-	signer, err := tunnels.ReadKey(s.keys.File)
+	signer, err := tunnels.ReadKey(s.keyFile)
 	var client *kubernetes.Clientset
 	if err == nil {
 		client, err = kubernetes.NewForConfig(config)

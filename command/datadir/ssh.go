@@ -58,7 +58,7 @@ func printPublicKey(c *cli.Context) error {
 	signer, err := tunnels.ReadKey(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && c.String("ssh-keyfile") == "":
-		return fmt.Errorf("%s does not exist: a server with --ssh-user makes it when it starts (with --ssh-agent, ssh-add -L prints the agent's keys)", path)
+		return fmt.Errorf("%s does not exist: a server with --ssh-user makes it when it starts", path)
 	case err != nil:
 		return err
 	}

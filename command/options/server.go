@@ -118,7 +118,6 @@ func table(c *server.Config) []option {
 
 		text(&c.SSHUser, reaching, "ssh-user", "", "reach nodes, Pods and Services through SSH as this `USER` of the nodes, which then need no open port but that of SSH (default: directly)"),
 		bound(SSHKeyFile(), &c.SSHKeyFile),
-		text(&c.SSHAgent, reaching, "ssh-agent", "", "`SOCKET` of an SSH agent whose keys to use; "+server.AgentVariable+" is the one that this variable names"),
 		text(&c.SSHJump, reaching, "ssh-jump", "", "bastion, a `USER@HOST[:PORT]`, through which to reach the nodes' SSH servers"),
 		bound(SSHKnownHosts(), &c.SSHKnownHosts),
 		number(&c.SSHPort, reaching, "ssh-port", 22, "`PORT` of the nodes' SSH servers"),

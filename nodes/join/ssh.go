@@ -64,7 +64,7 @@ func (c *cluster) offeredKeys(ctx context.Context, o Options) ([]string, error) 
 			return nil, fmt.Errorf("--ssh-user: %s cannot be read from %s: %w", where, c.server, err)
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("--ssh-user %s: %s offers no SSH key to nodes (%[4]w): start the server with --ssh-user %[1]s, or leave the option out here. Keys of an --ssh-agent are not offered: put them into %[3]s by hand", o.SSHUser, c.server, authorizedKeys, err)
+			return nil, fmt.Errorf("--ssh-user %s: %s offers no SSH key to nodes (%[3]w): start the server with --ssh-user %[1]s, or leave the option out here", o.SSHUser, c.server, err)
 		}
 		if err := pause(ctx, time.Second); err != nil {
 			return nil, err

@@ -63,7 +63,7 @@ func (t *Tunnels) handshake(ctx context.Context, dial DialFunc, user, name, addr
 	ctx, cancel := context.WithTimeoutCause(ctx, t.config.DialTimeout,
 		fmt.Errorf("%w: %s does not answer within %v", ErrUnreachable, address, t.config.DialTimeout))
 	defer cancel()
-	signers, err := t.config.Signers(ctx)
+	signer, err := t.config.Signer()
 	if err != nil {
 		raw.Close()
 		return nil, err
@@ -73,7 +73,7 @@ func (t *Tunnels) handshake(ctx context.Context, dial DialFunc, user, name, addr
 	var refused error
 	var keyAccepted bool
 	conn, channels, requests, err := ssh.NewClientConn(c.wire, address, &ssh.ClientConfig{
-		User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(signers...)}, HostKeyAlgorithms: known.algorithms,
+		User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, HostKeyAlgorithms: known.algorithms,
 		HostKeyCallback: func(_ string, remote net.Addr, key ssh.PublicKey) error {
 			refused = known.check(remote, key)
 			keyAccepted = refused == nil

@@ -7,9 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -92,59 +90,6 @@ func TestAddressesThatSeveralNodesClaim(t *testing.T) {
 	wants(t, err, ErrNoTunnel, "n1, n2", "spec.podCIDRs")
 	if n := two.count("10.0.0.1:9999"); n != 0 {
 		t.Errorf("%d connections to n1 went through n2", n)
-	}
-}
-
-// TestSilentAgent makes sure that an agent that accepts connections and does not answer holds up
-// neither the end of the server nor the attempts for longer than their limit.
-func TestSilentAgent(t *testing.T) {
-	w := newWorld(t)
-	w.machine("10.0.0.1", key(t).PublicKey())
-	socket := filepath.Join(t.TempDir(), "agent")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	var mu sync.Mutex
-	var held []net.Conn
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			held = append(held, conn)
-			mu.Unlock()
-		}
-	}()
-	asked := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(held) > 0
-	}
-	defer func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, conn := range held {
-			conn.Close()
-		}
-	}()
-	keys := &Keys{Agent: socket}
-	c := w.config(nil)
-	c.Signers, c.DialTimeout = keys.Signers, time.Hour
-	tunnels := w.tunnels(c, node(1))
-	eventually.True(t, "the agent is asked", asked)
-	closed := make(chan struct{})
-	go func() {
-		tunnels.Close()
-		close(closed)
-	}()
-	eventually.Receive(t, "Close returns", closed)
-	c.DialTimeout = 50 * time.Millisecond
-	if s := await(t, w.tunnels(c, node(1)), "n1", stateFailed); !strings.Contains(s.Problem, "--ssh-agent "+socket) || !strings.Contains(s.Problem, "the agent does not answer") {
-		t.Errorf("the problem is %q", s.Problem)
 	}
 }
 

@@ -327,8 +327,8 @@ func (w *world) listen(address string, do func(net.Conn)) {
 func (w *world) config(signer ssh.Signer) Config {
 	return Config{
 		User: "karve", Dial: w.dial, HostKeys: &HostKeys{Path: filepath.Join(w.t.TempDir(), "known_hosts")},
-		Signers: func(ctx) ([]ssh.Signer, error) { return []ssh.Signer{signer}, nil },
-		Retry:   wait.Backoff{Duration: 20 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 4, Cap: 200 * time.Millisecond},
+		Signer: func() (ssh.Signer, error) { return signer, nil },
+		Retry:  wait.Backoff{Duration: 20 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 4, Cap: 200 * time.Millisecond},
 	}
 }
 

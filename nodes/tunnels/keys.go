@@ -2,20 +2,17 @@ package tunnels
 
 import (
 	"bytes"
-	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/crypto/ssh/agent"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
@@ -78,11 +75,22 @@ func ReadKey(path string) (ssh.Signer, error) {
 	var locked *ssh.PassphraseMissingError
 	switch {
 	case errors.As(err, &locked):
-		return nil, fmt.Errorf("%w: %s has a passphrase, which a server cannot be asked for: use --ssh-agent with an agent that has this key, or a key without a passphrase", ErrKey, path)
+		return nil, fmt.Errorf("%w: %s has a passphrase, which a server cannot be asked for: use a key without one", ErrKey, path)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %s is not a private key in OpenSSH's or PEM format: %w", ErrKey, path, err)
 	}
 	return signer, nil
+}
+
+// KeyFile returns a Config.Signer, which reads the file each time.
+func KeyFile(path string) func() (ssh.Signer, error) {
+	return func() (ssh.Signer, error) {
+		signer, err := ReadKey(path)
+		if err != nil {
+			return nil, fmt.Errorf("--ssh-keyfile: %w", err)
+		}
+		return signer, nil
+	}
 }
 
 // AuthorizedKey returns the line for the authorized_keys file of nodes. It lets the key forward
@@ -109,52 +117,4 @@ func Authorizes(lines, line string) (authorized bool, others int) {
 		}
 	}
 	return authorized, others
-}
-
-// Keys are where the keys to authenticate with come from.
-type Keys struct {
-	File  string // of a private key; empty means none
-	Agent string // the socket of an SSH agent; empty means none
-}
-
-// Signers reads the keys: the file's first, then the agent's. The agent's use a connection to it,
-// which is closed when ctx ends: an agent that does not answer holds up nothing longer than that.
-func (k *Keys) Signers(ctx context.Context) ([]ssh.Signer, error) {
-	var all []ssh.Signer
-	if k.File != "" {
-		signer, err := ReadKey(k.File)
-		if err != nil {
-			return nil, fmt.Errorf("--ssh-keyfile: %w", err)
-		}
-		all = append(all, signer)
-	}
-	if k.Agent == "" {
-		return all, nil
-	}
-	held, err := k.agents(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("--ssh-agent %s: %w: %w", k.Agent, ErrKey, err)
-	}
-	if len(held) == 0 && len(all) == 0 {
-		return nil, fmt.Errorf("--ssh-agent %s: %w: the agent has no keys: add one with ssh-add", k.Agent, ErrKey)
-	}
-	return append(all, held...), nil
-}
-
-// agents asks the agent for its keys.
-func (k *Keys) agents(ctx context.Context) ([]ssh.Signer, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", k.Agent)
-	if err != nil {
-		return nil, err
-	}
-	context.AfterFunc(ctx, func() { conn.Close() })
-	held, err := agent.NewClient(conn).Signers()
-	if err != nil {
-		conn.Close()
-		if ctx.Err() != nil {
-			return nil, errors.New("the agent does not answer")
-		}
-		return nil, err
-	}
-	return held, nil
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/pem"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"context"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/crypto/ssh/agent"
 )
 
 type ctx = context.Context
@@ -62,7 +60,7 @@ func TestReadKey(t *testing.T) {
 	wants(t, err, ErrKey, "mode 0640", "chmod 0600 "+at("open"))
 	writeKey(t, at("locked"), "ed25519", []byte("secret"))
 	_, err = ReadKey(at("locked"))
-	wants(t, err, ErrKey, at("locked"), "passphrase", "--ssh-agent")
+	wants(t, err, ErrKey, at("locked"), "passphrase", "without one")
 	if err := os.WriteFile(at("text"), []byte("no key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -106,56 +104,6 @@ func TestGenerateKey(t *testing.T) {
 	if err != nil || string(key.Marshal()) != string(first.PublicKey().Marshal()) || comment != "karve@here" || strings.Join(options, ",") != "restrict,port-forwarding" {
 		t.Errorf("the line %q is %v, %q, %v", line, options, comment, err)
 	}
-}
-
-func TestAgent(t *testing.T) {
-	w := newWorld(t)
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ring := agent.NewKeyring()
-	dir, err := os.MkdirTemp("", "karve-agent")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	socket := filepath.Join(dir, "agent")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_ = agent.ServeAgent(ring, conn)
-				conn.Close()
-			}()
-		}
-	}()
-	keys := &Keys{Agent: socket}
-	_, err = keys.Signers(t.Context())
-	wants(t, err, ErrKey, "--ssh-agent "+socket, "ssh-add")
-	if err := ring.Add(agent.AddedKey{PrivateKey: private}); err != nil {
-		t.Fatal(err)
-	}
-	signers, err := keys.Signers(t.Context())
-	if err != nil || len(signers) != 1 {
-		t.Fatalf("%d keys, %v", len(signers), err)
-	}
-	w.machine("10.0.0.1", signers[0].PublicKey())
-	w.kubelet("10.0.0.1")
-	c := w.config(nil)
-	c.Signers = keys.Signers
-	await(t, w.tunnels(c, node(1)), "n1", stateHealthy)
-	missing := &Keys{Agent: filepath.Join(dir, "none")}
-	_, err = missing.Signers(t.Context())
-	wants(t, err, ErrKey, "--ssh-agent")
 }
 
 func TestParseJump(t *testing.T) {

@@ -50,15 +50,14 @@ type Node struct {
 	Ready bool
 }
 
-// Config is the configuration of [Tunnels]. Only User, Signers and HostKeys are required.
+// Config is the configuration of [Tunnels]. Only User, Signer and HostKeys are required.
 type Config struct {
 	// User is the user on the nodes.
 	User string
 	// Port is the port of the nodes' SSH servers; 0 means 22.
 	Port int
-	// Signers returns the keys to offer. It is called for each SSH connection, whose authentication
-	// is over when ctx ends.
-	Signers func(ctx context.Context) ([]ssh.Signer, error)
+	// Signer returns the key to offer. It is called for each SSH connection.
+	Signer func() (ssh.Signer, error)
 	// HostKeys checks the keys of SSH servers, and pins them.
 	HostKeys *HostKeys
 	// Services are the ranges of the addresses of Services. No node may have such an address.
