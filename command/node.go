@@ -16,7 +16,7 @@ import (
 // nodeCommand is `karve node`, which install.sh uses: this machine as a node.
 func nodeCommand() *cli.Command {
 	kubelet := []cli.Flag{
-		&cli.StringFlag{Name: "kubelet", Usage: "`FILE` to install as the kubelet. If FILE.sha256 is there, it is checked (default: download that of the server's version)"},
+		&cli.StringFlag{Name: "kubelet", Usage: "`FILE` to install as the kubelet (default: download that of the server's version)"},
 		&cli.StringFlag{Name: "kubelet-url", Value: join.DefaultKubeletURL, Usage: "`URL` of a mirror of Kubernetes' downloads"},
 		&cli.StringFlag{Name: "kubelet-sha256", Usage: "`CHECKSUM` that the kubelet has to have (default: that in this program, or the one that Kubernetes publishes)"},
 		&cli.DurationFlag{Name: "timeout", Value: join.DefaultTimeout, Usage: "`DURATION` that the node may take to become Ready"},
@@ -113,7 +113,7 @@ func nodeOptions(c *cli.Context) join.Options {
 // kubeletOptions are nodeOptions of a command that installs a kubelet.
 func kubeletOptions(c *cli.Context) (o join.Options, err error) {
 	o = nodeOptions(c)
-	o.Trust, err = join.ParseTrust(os.Getenv("KARVE_REQUIRE_SIGNATURE"))
+	o.Signed, err = join.ParseSigned(os.Getenv("KARVE_REQUIRE_SIGNATURE"))
 	return o, err
 }
 

@@ -531,14 +531,13 @@ func TestDownload(t *testing.T) {
 	}{
 		"a mirror does not vouch for itself":             {func(o *Options) { o.KubeletURL, o.official = site(good), site(bad) }, []string{"is damaged", good}},
 		"nor does it have to have sums":                  {func(o *Options) { o.KubeletURL = site("<html>") }, nil},
-		"unless the user trusts it":                      {func(o *Options) { o.official, o.Trust = site(bad), TrustMirror }, nil},
 		"the program's sum is stronger than the site's":  {func(o *Options) { o.official, o.embedded = site(good), bad+"  "+path+"\n" }, []string{"is damaged"}},
 		"and needs no site":                              {func(o *Options) { o.official, o.embedded = site("<html>"), good+"  "+path+"\n" }, nil},
-		"it is the one that a signature covers":          {func(o *Options) { o.embedded, o.Trust = good+"  "+path+"\n", TrustSigned }, nil},
-		"without it, nothing is signed":                  {func(o *Options) { o.Trust = TrustSigned }, []string{"KARVE_REQUIRE_SIGNATURE", path, "--kubelet-sha256"}},
-		"a sum that the user gives is enough":            {func(o *Options) { o.KubeletSHA256, o.official, o.Trust = good, site(bad), TrustSigned }, nil},
+		"it is the one that a signature covers":          {func(o *Options) { o.embedded, o.Signed = good+"  "+path+"\n", true }, nil},
+		"without it, nothing is signed":                  {func(o *Options) { o.Signed = true }, []string{"KARVE_REQUIRE_SIGNATURE", path, "--kubelet-sha256"}},
+		"a sum that the user gives is enough":            {func(o *Options) { o.KubeletSHA256, o.official, o.Signed = good, site(bad), true }, nil},
 		"what is published must be a sum":                {func(o *Options) { o.official = site("<html>") }, []string{"kubelet.sha256 is not a checksum", "--kubelet-sha256"}},
-		"there must be one":                              {func(o *Options) { o.official = site(good) + "/nowhere" }, []string{"404", "--kubelet-sha256", "KARVE_REQUIRE_SIGNATURE=no"}},
+		"there must be one":                              {func(o *Options) { o.official = site(good) + "/nowhere" }, []string{"404", "--kubelet-sha256"}},
 		"a site without this kubelet is named, as a way": {func(o *Options) { o.KubeletURL += "/nowhere" }, []string{"404", "--kubelet-url", "--kubelet FILE"}},
 	} {
 		_, err := fetch(tc.change)
@@ -567,7 +566,7 @@ func TestEmbeddedSums(t *testing.T) {
 	}
 }
 
-func TestChecksumBesideTheKubelet(t *testing.T) {
+func TestChecksumOfAFile(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.answers["kubelet --version"] = func([]string) (string, error) { return "Kubernetes v1.37.2\n", nil }
@@ -579,36 +578,17 @@ func TestChecksumBesideTheKubelet(t *testing.T) {
 	if _, err := m.fetchKubelet(t.Context(), o, server, t.TempDir()); err != nil {
 		t.Errorf("without a checksum: %v", err)
 	}
-	sum := sha256.Sum256([]byte("a kubelet"))
-	for text, want := range map[string]string{
-		"":                                   "cannot be checked",
-		"<html>":                             "cannot be checked",
-		strings.Repeat("0", 64) + "  x\n":    "is damaged",
-		hex.EncodeToString(sum[:]) + "  x\n": "",
-	} {
-		if err := os.WriteFile(o.Kubelet+".sha256", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		_, err := m.fetchKubelet(t.Context(), o, server, t.TempDir())
-		if want != "" {
-			wantError(t, err, want)
-		} else if err != nil {
-			t.Error(err)
-		}
-	}
-	os.Remove(o.Kubelet + ".sha256")
-	if err := os.Mkdir(o.Kubelet+".sha256", 0o755); err != nil { // it cannot be read, not even by root
-		t.Fatal(err)
-	}
+	o.Signed = true // a file is not its own witness
 	_, err := m.fetchKubelet(t.Context(), o, server, t.TempDir())
-	wantError(t, err, "cannot be checked", "--kubelet-sha256")
-	o.Trust = TrustSigned // a file is not its own witness
-	_, err = m.fetchKubelet(t.Context(), o, server, t.TempDir())
 	wantError(t, err, "KARVE_REQUIRE_SIGNATURE", "--kubelet-sha256")
+	sum := sha256.Sum256([]byte("a kubelet"))
 	o.KubeletSHA256 = hex.EncodeToString(sum[:])
 	if _, err := m.fetchKubelet(t.Context(), o, server, t.TempDir()); err != nil {
 		t.Error(err)
 	}
+	o.KubeletSHA256 = strings.Repeat("0", 64)
+	_, err = m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	wantError(t, err, "is damaged")
 }
 
 func TestOtherNetworks(t *testing.T) {

@@ -61,10 +61,12 @@ type Options struct {
 	Kubelet string
 	// KubeletURL is the place of a mirror of DefaultKubeletURL.
 	KubeletURL string
-	// KubeletSHA256 is the checksum of the kubelet; empty: the one that Trust allows.
+	// KubeletSHA256 is the checksum of the kubelet; empty: the one in this program or, unless Signed, that which
+	// Kubernetes publishes.
 	KubeletSHA256 string
-	// Trust says where that may come from.
-	Trust Trust
+	// Signed says that without KubeletSHA256 only the checksum in this program counts, which the signature of a release
+	// covers.
+	Signed bool
 	// embedded are the sums in this program, and official is where Kubernetes publishes them.
 	embedded, official string
 	// Timeout is how long the node may take to become Ready.

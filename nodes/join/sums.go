@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"strings"
 	"time"
 )
@@ -20,52 +18,24 @@ import (
 //go:embed kubelet.sha256
 var embeddedSums string
 
-// Trust says what may vouch for a kubelet, which root will run.
-type Trust int
-
-const (
-	// TrustPublished is the sum in this program, or that which Kubernetes publishes at DefaultKubeletURL.
-	TrustPublished Trust = iota
-	// TrustSigned is only the sum in this program, which the signature of a release covers.
-	TrustSigned
-	// TrustMirror is also the sum that a mirror has.
-	TrustMirror
-)
-
-// ParseTrust reads the value of KARVE_REQUIRE_SIGNATURE.
-func ParseTrust(value string) (Trust, error) {
+// ParseSigned reads the value of KARVE_REQUIRE_SIGNATURE for Options.Signed.
+func ParseSigned(value string) (bool, error) {
 	switch value {
-	case "":
-		return TrustPublished, nil
 	case "1", "yes", "true":
-		return TrustSigned, nil
-	case "0", "no", "false":
-		return TrustMirror, nil
+		return true, nil
+	case "", "0", "no", "false":
+		return false, nil
 	}
-	return 0, fmt.Errorf("KARVE_REQUIRE_SIGNATURE %s: want yes or no", value)
+	return false, fmt.Errorf("KARVE_REQUIRE_SIGNATURE %s: want yes or no", value)
 }
 
 // sumOfFile returns the SHA-256 that the file Options.Kubelet must have; empty: any. The path is that of the
 // cluster's kubelet.
 func (o Options) sumOfFile(path string) (string, error) {
-	if o.KubeletSHA256 != "" {
-		return o.KubeletSHA256, nil
-	}
-	if o.Trust == TrustSigned {
+	if o.KubeletSHA256 == "" && o.Signed {
 		return o.signedSum(path)
 	}
-	sum, err := os.ReadFile(o.Kubelet + ".sha256")
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	want := ""
-	if err == nil {
-		want, err = checksum(sum)
-	}
-	if err != nil {
-		return "", fmt.Errorf("--kubelet: %s.sha256 cannot be checked (%w): repair it, remove it, or give the checksum with --kubelet-sha256", o.Kubelet, err)
-	}
-	return want, nil
+	return o.KubeletSHA256, nil
 }
 
 // sumOfDownload returns the SHA-256 that the kubelet of a path must have. A mirror does not vouch for itself.
@@ -73,14 +43,11 @@ func (o Options) sumOfDownload(ctx context.Context, path string) (string, error)
 	if o.KubeletSHA256 != "" {
 		return o.KubeletSHA256, nil
 	}
-	if sum := embeddedSum(o.embedded, path); sum != "" || o.Trust == TrustSigned {
+	if sum := embeddedSum(o.embedded, path); sum != "" || o.Signed {
 		return o.signedSum(path)
 	}
-	base, remedy := o.official, "give the checksum with --kubelet-sha256, or accept that of the mirror with KARVE_REQUIRE_SIGNATURE=no"
-	if o.Trust == TrustMirror {
-		base, remedy = o.KubeletURL, "give the checksum with --kubelet-sha256"
-	}
-	url := strings.TrimSuffix(base, "/") + "/" + path + ".sha256"
+	const remedy = "give the checksum with --kubelet-sha256"
+	url := strings.TrimSuffix(o.official, "/") + "/" + path + ".sha256"
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	body, err := get(ctx, url)
