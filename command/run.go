@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -109,7 +111,11 @@ func runWithCluster(c *cli.Context) (err error) {
 	// A signal ends the command, and the end of the command ends the server.
 	config.RequireReady = true
 	up := make(chan server.Info, 1)
-	started := showProgress(&config, c.App.ErrWriter)
+	progress := config.Log
+	if term.IsTerminal(int(os.Stderr.Fd())) { // somebody waits, and does not see the server's log
+		progress, _ = logbridge.New(os.Stderr, "text", "info") // these are valid
+	}
+	started := showProgress(&config, progress)
 	defer started()
 	config.Ready = func(info server.Info) {
 		started()

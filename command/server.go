@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/options"
@@ -38,7 +39,7 @@ the name of an option is an error.`,
 			if err != nil { // together with what the server would refuse
 				return errors.Join(err, config.Validate(c.Context))
 			}
-			started := showProgress(&config, c.App.ErrWriter)
+			started := showProgress(&config, config.Log)
 			defer started()
 			config.Ready = func(info server.Info) {
 				started()
@@ -78,9 +79,9 @@ func greet(w io.Writer, info server.Info) {
 		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.SetVariable(runtime.GOOS, "KUBECONFIG", info.Kubeconfig), client)
 }
 
-// showProgress makes a server with that configuration tell its progress until done is called.
-func showProgress(config *server.Config, stderr io.Writer) (done func()) {
-	p := output.NewStartProgress(config.Log, stderr)
+// showProgress makes a server with that configuration log its progress until done is called.
+func showProgress(config *server.Config, log *logrus.Logger) (done func()) {
+	p := output.NewStartProgress(log)
 	config.Progress = func(at server.Progress) { p.Tell(at.Part, at.For, at.Doing) }
 	return p.Done
 }

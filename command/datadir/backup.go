@@ -109,8 +109,7 @@ func createBackup(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	show, end := output.Report(c)
-	defer end()
+	show := output.Report(c)
 	doing := func(what string) { show(func() string { return what }) }
 	var info *snapshot.Info
 	err = asOwnerIn(c, file, func() (err error) {

@@ -119,11 +119,10 @@ func datastoreVerify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	progress, end := output.Meter(c)
+	progress := output.Meter(c)
 	v, err := beside(c.Context, c.String("data-dir"), path, control.VerifyPath, func() (*backup.Verification, error) {
 		return backup.Verify(c.Context, sqlitefile.ClosedFile(path), progress)
 	})
-	end()
 	if err != nil {
 		return err
 	}
@@ -151,7 +150,7 @@ func datastoreBackup(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	progress, end := output.Meter(c)
+	progress := output.Meter(c)
 	opts := backup.Options{Overwrite: c.Bool("overwrite"), Progress: progress}
 	var b *backup.Result
 	err = asOwnerIn(c, file, func() (err error) {
@@ -161,7 +160,6 @@ func datastoreBackup(c *cli.Context) error {
 		}
 		return err
 	})
-	end()
 	if errors.Is(err, backup.ErrExists) {
 		return fmt.Errorf("%w (--overwrite replaces it)", err)
 	} else if err != nil {
@@ -202,9 +200,7 @@ func stopped(c *cli.Context, body func(lock *directory.Lock, progress sqlitefile
 			err = e
 		}
 	}()
-	progress, end := output.Meter(c)
-	defer end()
-	return body(lock, progress)
+	return body(lock, output.Meter(c))
 }
 
 func datastoreRestore(c *cli.Context) error {

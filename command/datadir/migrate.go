@@ -32,7 +32,7 @@ func datastoreMigrate(c *cli.Context) error {
 	if err := errors.Join(fromErr, toErr, checkPrefix(c)); err != nil {
 		return err
 	}
-	show, end := output.Report(c)
+	show := output.Report(c)
 	// kine's drivers log as if a server started, and gRPC logs what fails. That is the command's error.
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
@@ -43,7 +43,6 @@ func datastoreMigrate(c *cli.Context) error {
 		done, err = migrate.Run(c.Context, from, to, func(p migrate.Progress) { show(func() string { return progressText(p) }) })
 		return err
 	})
-	end()
 	if err != nil {
 		return err
 	}

@@ -32,8 +32,7 @@ karve status finds it, and 1 after --timeout, with what was missing.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context, c.Duration("timeout"))
 			defer cancel()
-			show, end := output.Report(c)
-			defer end()
+			show := output.Report(c)
 			dir := Absolute(c.String("data-dir"))
 			var missing error
 			for {

@@ -2,7 +2,6 @@ package output
 
 import (
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -12,25 +11,19 @@ import (
 // logProgressEvery is the least time between two log lines about a start that takes long.
 const logProgressEvery = 30 * time.Second
 
-// StartProgress tells the user what a start is doing that takes longer than a few seconds: in a
-// line of the terminal, or in the log if standard error is none.
+// StartProgress logs what a start is doing that takes longer than a few seconds.
 type StartProgress struct {
-	log  *logrus.Logger
-	line *Line // nil: the log
-	now  func() time.Time
+	log *logrus.Logger
+	now func() time.Time
 
 	mu     sync.Mutex
 	logged time.Time
 	over   bool
 }
 
-// NewStartProgress is the progress of a server that writes log to stderr.
-func NewStartProgress(log *logrus.Logger, stderr io.Writer) *StartProgress {
-	p := &StartProgress{log: log, line: NewLine(stderr), now: time.Now}
-	if p.line != nil && log.Out == stderr {
-		log.SetOutput(p.line) // or both would write into the same line
-	}
-	return p
+// NewStartProgress tells the progress of a server in log.
+func NewStartProgress(log *logrus.Logger) *StartProgress {
+	return &StartProgress{log: log, now: time.Now}
 }
 
 // Tell says that a part has been starting for a time, and what it does, if that is known.
@@ -44,22 +37,15 @@ func (p *StartProgress) Tell(part string, since time.Duration, doing string) {
 	if doing != "" {
 		text += " (" + doing + ")"
 	}
-	if p.line != nil {
-		p.line.Show("karve: " + text)
-		return
-	}
 	if p.logged.IsZero() || p.now().Sub(p.logged) >= logProgressEvery {
 		p.logged = p.now()
 		p.log.Info(text)
 	}
 }
 
-// Done ends it: nothing is shown any more.
+// Done ends it: nothing is logged any more.
 func (p *StartProgress) Done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true
-	if p.line != nil {
-		p.line.Clear()
-	}
 }

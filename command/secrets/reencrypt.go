@@ -103,8 +103,7 @@ func reencrypt(c *cli.Context) error {
 // writeAgain lets the API server store what is not stored in a way. An update without a change is enough: the API server
 // writes it if the value was not encrypted with the key that it writes with.
 func writeAgain(ctx context.Context, c *cli.Context, api kubernetes.Interface, cluster membership.Cluster, present membership.Stored) (done int, err error) {
-	show, end := output.Report(c)
-	defer end()
+	show := output.Report(c)
 	err = cluster.EachSecret(ctx, func(namespace, name string, how membership.Stored) error {
 		if how == present {
 			return nil
