@@ -127,7 +127,6 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(data, datadir.SSH()),
 			inCategory(tools, checkCommand()),
 			inCategory(tools, supportCommand()),
-			inCategory(tools, featureGatesCommand()),
 			inCategory(tools, envtestAssetsCommand()),
 			inCategory(tools, completionCommand()),
 			inCategory(tools, versionCommand()),

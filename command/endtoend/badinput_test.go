@@ -68,7 +68,7 @@ func TestBadInput(t *testing.T) {
 		{"configuration file", []string{"--config=/nowhere.yaml"}, []string{"--config…/nowhere.yaml"}},
 		{"a few Service addresses", []string{"--service-cluster-ip-range=10.0.0.0/30"}, []string{"--service-cluster-ip-range 10.0.0.0/30…8 addresses…/29"}},
 		{"a datastore, its token and a gate", []string{"--durability=foo", "--cluster-token-file=/nowhere/t", "--feature-gates=Foo=true", "--new-authorities=x"},
-			[]string{`--durability "foo"`, "--cluster-token-file…/nowhere/t", "--feature-gates…Foo…karve feature-gates", "--new-authorities x"}},
+			[]string{`--durability "foo"`, "--cluster-token-file…/nowhere/t", "--feature-gates…Foo…karve server --help --all", "--new-authorities x"}},
 		{"six at once",
 			[]string{"--cluster-cidr=nope", "--insecure-port=70000", "--audit-policy-file=/nowhere/a", "--encryption-provider-config=/nowhere/e",
 				"--kube-apiserver-arg=evnt-ttl=1h", "--kube-scheduler-arg=nonsense=1"},

@@ -1,7 +1,6 @@
 package endtoend
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -64,7 +63,7 @@ func TestHelpOfKarve(t *testing.T) {
 		}
 	}
 	for _, command := range []string{"server", "run", "status", "kubectl", "kubeconfig", "node", "snapshot", "reset", "datastore", "certs",
-		"check", "feature-gates", "envtest-assets", "completion", "version"} {
+		"check", "envtest-assets", "completion", "version"} {
 		if !strings.Contains(want, "\n  "+command+" ") {
 			t.Errorf("karve: got %s\nwant %s in it", want, command)
 		}
@@ -80,34 +79,12 @@ func TestHelpOfKarve(t *testing.T) {
 	}
 }
 
-func TestFeatureGates(t *testing.T) {
+func TestHelpAllListsFeatureGates(t *testing.T) {
 	t.Parallel()
-	var gates []struct {
-		Name    string
-		Default bool
-		Stage   string
-		Locked  bool
-	}
-	if err := json.Unmarshal([]byte(karve(t, "feature-gates", "-o", "json")), &gates); err != nil {
-		t.Fatal(err)
-	}
-	stages := map[string]int{}
-	for _, g := range gates {
-		stages[g.Stage]++
-		if g.Name == "AllAlpha" && (g.Default || g.Stage != "alpha") {
-			t.Errorf("got %+v, want it off and alpha", g)
+	help := karve(t, "server", "--help", "--all")
+	for _, gate := range []string{"AllAlpha=true|false (ALPHA - default=false)", "AllBeta=true|false (BETA - default=false)"} {
+		if !strings.Contains(help, "\n      kube:"+gate+"\n") {
+			t.Errorf("karve server --help --all has no line for %s", gate)
 		}
-	}
-	for _, stage := range []string{"alpha", "beta", "GA", "deprecated"} {
-		if stages[stage] == 0 {
-			t.Errorf("no gate is %s: %v", stage, stages)
-		}
-	}
-	table := strings.Split(strings.TrimSpace(karve(t, "feature-gates")), "\n")
-	if len(table) != len(gates)+1 || strings.Join(strings.Fields(table[0]), " ") != "NAME DEFAULT STAGE" {
-		t.Errorf("%d lines that begin with %q, want a header and %d gates", len(table), table[0], len(gates))
-	}
-	if help := karve(t, "server", "--help", "--all"); strings.Contains(help, "AllAlpha") || !strings.Contains(help, "karve feature-gates") {
-		t.Error("karve server --help --all lists feature gates, want a word about karve feature-gates")
 	}
 }

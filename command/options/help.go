@@ -133,7 +133,9 @@ func writeShort(w io.Writer, f cli.DocGenerationFlag) {
 func writeWhole(w io.Writer, f cli.DocGenerationFlag) {
 	name, usage := describe(f)
 	fmt.Fprintln(w, "  "+name)
-	fmt.Fprintln(w, wrapped(usage+defaultOf(f, usage), "      ", textWidth))
+	for line := range strings.SplitSeq(usage+defaultOf(f, usage), "\n") { // upstream's lists have a line for each item
+		fmt.Fprintln(w, wrapped(line, "      ", textWidth))
+	}
 }
 
 // describe is an option as one writes it, and its usage without backquotes.

@@ -27,7 +27,7 @@ var mostUsedNames = []string{
 // shortUsages are what [WriteHelp] says of options whose usage is upstream's and long, or
 // whose first sentence is.
 var shortUsages = map[string]string{
-	"feature-gates":              "switch features on or off: NAME=true,NAME=false; karve feature-gates lists them",
+	"feature-gates":              "switch features on or off: NAME=true,NAME=false; --help --all lists them",
 	"runtime-config":             "switch APIs on or off: batch/v2alpha1=true, api/beta=true",
 	"authentication-config":      "file that configures JWT authenticators and anonymous requests",
 	"authorization-mode":         "ordered list of authorizers (default: Node,RBAC)",

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -48,7 +47,7 @@ func Server() []cli.Flag {
 		if usage := f.Usage; f.Bool {
 			list = append(list, yes(nil, f.Section, f.Name, usage).Flag)
 		} else {
-			list = append(list, texts(nil, f.Section, f.Name, "`VALUE`: "+withoutGates(usage)).Flag)
+			list = append(list, texts(nil, f.Section, f.Name, "`VALUE`: "+usage).Flag)
 		}
 	}
 	return list
@@ -135,16 +134,6 @@ func table(c *server.Config) []option {
 		texts(&c.ControllerManagerArgs, passThrough, "kube-controller-manager-arg", "any option of kube-controller-manager, as `NAME=VALUE`. Repeat it for more."),
 		texts(&c.SchedulerArgs, passThrough, "kube-scheduler-arg", "any option of kube-scheduler, as `NAME=VALUE`. Repeat it for more."),
 	}
-}
-
-// withoutGates is the usage of --feature-gates without its list of more than a hundred gates,
-// which `karve feature-gates` prints.
-func withoutGates(usage string) string {
-	text, _, found := strings.Cut(usage, "Options are:")
-	if !found {
-		return usage
-	}
-	return text + " karve feature-gates lists the gates."
 }
 
 // insecurePortFlag is --insecure-port. It is off by default if the system does not report

@@ -61,7 +61,7 @@ func GatesOf(c Config) (*Gates, error) {
 // gates. Upstream's components would each report versions that are out of range.
 func gatesOf(trial basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
 	if err := trial.Set(); err != nil {
-		return nil, fmt.Errorf("%w: %w (karve feature-gates lists them)", ErrFeatureGates, err)
+		return nil, fmt.Errorf("%w: %w (karve server --help --all lists them)", ErrFeatureGates, err)
 	}
 	g, err := registered(trial)
 	if err != nil {
