@@ -2,6 +2,7 @@ package options
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,30 +18,30 @@ import (
 	"github.com/karve-k8s/karve/server/flags"
 )
 
-// readConfigFile sets the options that neither the command line nor a variable has set from the
-// configuration file. Its keys are the names of options, and its lists are lists. A key that is no
-// option is an error. If --config names no file, it reads usual, which need not exist. It returns the path of what
-// it has read.
-func readConfigFile(c *cli.Context, usual string) (path string, err error) {
-	path = c.String("config")
-	named := path != ""
-	if !named {
-		path = usual
-	}
+// loadConfig reads the file that --config names. If it names none, that is usual, which need not exist. It returns
+// the path of what it has read.
+func loadConfig(c *cli.Context, usual string) (path string, values configValues, err error) {
+	path = cmp.Or(c.String("config"), usual)
 	text, err := os.ReadFile(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !named:
-		return "", nil
+	case errors.Is(err, fs.ErrNotExist) && c.String("config") == "":
+		return "", nil, nil
 	case err != nil:
-		return "", fmt.Errorf("--config: %w", err)
+		return "", nil, fmt.Errorf("--config: %w", err)
 	}
-	return path, applyConfig(c, path, text)
+	if values, err = parseConfig(text); err != nil {
+		return path, nil, fmt.Errorf("--config %s: %w", path, err)
+	}
+	return path, values, nil
 }
 
-func applyConfig(c *cli.Context, path string, text []byte) error {
-	values, err := parseConfig(text)
+// applyConfig sets the options that neither the command line nor a variable has set from the
+// configuration file, which [loadConfig] finds. Its keys are the names of options, and its lists are lists. A key that is no
+// option is an error.
+func applyConfig(c *cli.Context, usual string) (path string, err error) {
+	path, values, err := loadConfig(c, usual)
 	if err != nil {
-		return fmt.Errorf("--config %s: %w", path, err)
+		return path, err
 	}
 	known := settable(c.Command.Flags)
 	var problems []error
@@ -63,7 +64,7 @@ func applyConfig(c *cli.Context, path string, text []byte) error {
 			}
 		}
 	}
-	return errors.Join(problems...)
+	return path, errors.Join(problems...)
 }
 
 // settable are the names of the options that a configuration file can set: those of a server.
@@ -78,9 +79,30 @@ type configValue struct {
 	line   int
 }
 
+// configValues are the lines of a configuration file; each name is in one of them.
+type configValues []configValue
+
+// all are the values of an option.
+func (c configValues) all(name string) []string {
+	for _, v := range c {
+		if v.name == name {
+			return v.values
+		}
+	}
+	return nil
+}
+
+// last is the value that counts of an option that takes one.
+func (c configValues) last(name string) string {
+	if values := c.all(name); len(values) > 0 {
+		return values[len(values)-1]
+	}
+	return ""
+}
+
 var errForm = errors.New("want name: value, or name: and a list of values")
 
-func parseConfig(text []byte) ([]configValue, error) {
+func parseConfig(text []byte) (configValues, error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
@@ -105,7 +127,7 @@ func parseConfig(text []byte) ([]configValue, error) {
 	if root.Kind != yaml.MappingNode {
 		return nil, errForm
 	}
-	var all []configValue
+	var all configValues
 	seen := map[string]bool{}
 	for i := 0; i < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]

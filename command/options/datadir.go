@@ -117,28 +117,16 @@ func CheckListed(path string) error {
 var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, membership.NewAuthoritiesOption, "ssh-keyfile"}
 
 // ConfiguredSSHUser is --ssh-user of the server in the configuration file; empty if it names none.
-func ConfiguredSSHUser(c *cli.Context) (user string) {
+func ConfiguredSSHUser(c *cli.Context) string {
 	_, values := configFile(c)
-	for _, v := range values {
-		if v.name == "ssh-user" && len(v.values) > 0 {
-			user = v.values[len(v.values)-1]
-		}
-	}
-	return user
+	return values.last("ssh-user")
 }
 
 // ConfiguredEtcdPrefix is the prefix of the API server's keys in the configuration file, and the file. Both are
 // empty if it names none.
 func ConfiguredEtcdPrefix(c *cli.Context) (prefix, file string) {
 	file, values := configFile(c)
-	for _, v := range values {
-		for _, arg := range v.values {
-			if value, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), "etcd-prefix="); found && v.name == "kube-apiserver-arg" {
-				prefix = value
-			}
-		}
-	}
-	if prefix == "" {
+	if prefix = apiserver.LastArg(values.all("kube-apiserver-arg"), "etcd-prefix"); prefix == "" {
 		return "", ""
 	}
 	return prefix, file
@@ -156,45 +144,21 @@ func ConfigPath(c *cli.Context) string {
 // ConfiguredFiles are the absolute paths of the configuration file and of the encryption configuration that it names, for
 // backups while no server runs. A path in it that is not absolute depends on the server's working directory, and is left out.
 func ConfiguredFiles(c *cli.Context) []string {
-	files := []string{ConfigPath(c)}
 	_, values := configFile(c)
-	for _, v := range values {
-		for _, value := range v.values {
-			if v.name == "kube-apiserver-arg" {
-				name, rest, _ := strings.Cut(strings.TrimLeft(value, "-"), "=")
-				if name != apiserver.EncryptionOption {
-					continue
-				}
-				value = rest
-			} else if v.name != apiserver.EncryptionOption {
-				continue
-			}
-			if filepath.IsAbs(value) {
-				files = append(files, value)
-			}
-		}
-	}
-	return files
+	named := append(values.all(apiserver.EncryptionOption), apiserver.LastArg(values.all("kube-apiserver-arg"), apiserver.EncryptionOption))
+	return append([]string{ConfigPath(c)}, slices.DeleteFunc(named, func(file string) bool { return !filepath.IsAbs(file) })...)
 }
 
 // DataDirIn is the data directory that the text of a configuration file names; empty if it names none.
-func DataDirIn(text []byte) (dir string) {
+func DataDirIn(text []byte) string {
 	values, _ := parseConfig(text) // another file has no such option
-	for _, v := range values {
-		if v.name == "data-dir" && len(v.values) > 0 {
-			dir = v.values[len(v.values)-1]
-		}
-	}
-	return dir
+	return values.last("data-dir")
 }
 
-// configFile is what the configuration file has, if it can be read.
-func configFile(c *cli.Context) (path string, values []configValue) {
-	path = cmp.Or(c.String("config"), DefaultFile)
-	if text, err := os.ReadFile(path); err == nil {
-		values, _ = parseConfig(text) // the error has been reported
-	}
-	return path, values
+// configFile is the path of the configuration file, and what it has, if it can be read.
+func configFile(c *cli.Context) (path string, values configValues) {
+	_, values, _ = loadConfig(c, DefaultFile) // the error has been reported
+	return cmp.Or(c.String("config"), DefaultFile), values
 }
 
 // ConfigFileWith is the path of the configuration file, if it can be read and sets an option, and otherwise
@@ -231,19 +195,9 @@ func findDataDir(c *cli.Context) error {
 
 // ReadDataDir takes data-dir, and the others of inDataDir for the commands that have them, from the server's configuration file, and leaves the other options in it alone.
 func ReadDataDir(c *cli.Context) error {
-	path := c.String("config")
-	if path == "" {
-		path = DefaultFile
-	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && c.String("config") == "" {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("--config: %w", err)
-	}
-	values, err := parseConfig(text)
+	_, values, err := loadConfig(c, DefaultFile)
 	if err != nil {
-		return fmt.Errorf("--config %s: %w", path, err)
+		return err
 	}
 	known := Names(c.Command.Flags)
 	for _, v := range values {

@@ -25,7 +25,7 @@ func Read(c *cli.Context) (server.Config, error) {
 // ReadFrom makes the server's configuration from options, variables and the configuration file, which
 // is usual unless --config names another. The server logs to log. The error joins all problems.
 func ReadFrom(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
-	file, wrong := readConfigFile(c, usual)
+	file, wrong := applyConfig(c, usual)
 	config, err := serverConfig(c)
 	problems := []error{wrong, err}
 	if file != "" {
