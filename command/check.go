@@ -1,14 +1,9 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"path/filepath"
-	"runtime/debug"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -16,14 +11,11 @@ import (
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
-	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/apiserver"
-	"github.com/karve-k8s/karve/server/membership"
 )
 
 // checkCommand is `karve check`: what a start would find, before it.
@@ -58,8 +50,7 @@ func runCheck(c *cli.Context) error {
 			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
 		}
 	}
-	all := append(check.Run(c.Context, looked), checkStoredVersions(looked.StoreDir)...)
-	all = append(all, checkKeys(c.Context, looked, config)...)
+	all := check.Run(c.Context, looked)
 	running := looked.DataDir
 	if old := c.String("replaces"); old != "" {
 		running = datadir.Absolute(old)
@@ -86,7 +77,7 @@ func runCheck(c *cli.Context) error {
 
 // target is what a server with that configuration would use.
 func target(config server.Config) check.Target {
-	t := check.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
+	t := check.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit}
 	if dir, err := location.Dir(config.DatastoreEndpoint, t.DataDir); err == nil {
 		t.StoreDir = dir
 	} else {
@@ -96,31 +87,6 @@ func target(config server.Config) check.Target {
 		t.Ports = append(t.Ports, check.Port{Option: p.Option, Number: p.Number, Try: p.Try})
 	}
 	return t
-}
-
-// checkKeys compares the keys in the data directory with those of the cluster in the built-in datastore. The
-// check of the datastore reports a file that cannot be read.
-func checkKeys(ctx context.Context, t check.Target, config server.Config) []check.Finding {
-	if t.StoreDir == "" {
-		return nil
-	}
-	f := check.Finding{Check: "authorities", Result: check.OK, Found: "the keys in the data directory are the cluster's"}
-	err := datadir.CheckKeys(ctx, t.DataDir, filepath.Join(t.StoreDir, datastore.EngineFile),
-		apiserver.StoragePrefix(config.APIServerArgs), config.ClusterTokenFile, membership.Server{
-			NewAuthorities: config.NewAuthorities, OtherFrontProxy: apiserver.LastArg(config.APIServerArgs, apiserver.FrontProxyOption) != "",
-		})
-	other := (*membership.OtherKeys)(nil)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case errors.As(err, &other):
-		f.Result, f.Found, f.Do = check.Fail, other.Reason, "one of these: "+other.Ways
-	case errors.Is(err, sqlitefile.ErrBusy):
-		f.Result, f.Found = check.Unknown, "not checked, because a server uses the datastore; a start compares them"
-	case err != nil:
-		f.Result, f.Found = check.Unknown, err.Error()
-	}
-	return []check.Finding{f}
 }
 
 // checkConfig returns a finding for each problem of the configuration: those of reading it, and
@@ -144,20 +110,4 @@ func checkConfig(c *cli.Context, config server.Config, reading error) []check.Fi
 		all = append(all, check.Finding{Check: name, Result: check.Fail, Found: problem.Error(), Do: "see karve server --help"})
 	}
 	return all
-}
-
-// built is the time of the commit from which this program was built. It is zero if the go command did
-// not record it.
-func built() time.Time {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return time.Time{}
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.time" {
-			t, _ := time.Parse(time.RFC3339, s.Value)
-			return t
-		}
-	}
-	return time.Time{}
 }

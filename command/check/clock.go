@@ -21,11 +21,7 @@ func (h *host) clock(t Target) Finding {
 	now := h.now()
 	text := now.UTC().Format("2006-01-02 15:04:05 MST")
 	const do = "set the clock, or let NTP do it; a start works anyway"
-	least := certs.Reference()
-	if t.Built.After(least) {
-		least = t.Built
-	}
-	if now.Before(least.Add(-slack)) {
+	if least := certs.Reference(); now.Before(least.Add(-slack)) {
 		return found(check, Warn, do, "%s, but this program is from %s", text, least.UTC().Format(time.DateOnly))
 	}
 	if written := lastWritten(t); written.After(now.Add(slack)) {
@@ -68,17 +64,4 @@ func lastWritten(t Target) time.Time {
 		}
 	}
 	return last
-}
-
-// timeZone matters to CronJobs that name none: they use the server's.
-func (h *host) timeZone() Finding {
-	const check = "time zone"
-	name := h.env("TZ")
-	if name != "" && name[0] != ':' {
-		if _, err := time.LoadLocation(name); err != nil {
-			return found(check, Warn, "correct TZ, or unset it", "TZ=%s is unknown, so UTC is used", name)
-		}
-	}
-	zone, offset := h.zone()
-	return found(check, OK, "", "%s (UTC%+03d:%02d); CronJobs without a timeZone use it", zone, offset/3600, max(offset, -offset)%3600/60)
 }

@@ -2,57 +2,12 @@ package check
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
 
 	"github.com/karve-k8s/karve/internal/memory"
 )
-
-// The oldest kernels. Go's runtime needs the first (go.dev/doc/go1.24). Upstream tests from
-// the second on (k8s.io/system-validators, kernelVersion).
-var (
-	leastKernel  = [2]int{3, 2}
-	testedKernel = [2]int{4, 19}
-)
-
-func (h *host) kernel() Finding {
-	text, err := h.read("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return notKnown("kernel", err)
-	}
-	release := strings.TrimSpace(string(text))
-	version, err := kernelVersion(release)
-	switch {
-	case err != nil:
-		return notKnown("kernel", err)
-	case older(version, leastKernel):
-		return found("kernel", Fail, "update the system", "Linux %s; Go programs need %d.%d", release, leastKernel[0], leastKernel[1])
-	case older(version, testedKernel):
-		return found("kernel", Warn, "update the system when you can", "Linux %s; Kubernetes is tested from %d.%d on", release, testedKernel[0], testedKernel[1])
-	}
-	return found("kernel", OK, "", "Linux %s", release)
-}
-
-func older(a, b [2]int) bool { return a[0] < b[0] || a[0] == b[0] && a[1] < b[1] }
-
-// kernelVersion reads the first two numbers of a release such as 6.12.34+rpt-rpi-v8.
-func kernelVersion(release string) ([2]int, error) {
-	var v [2]int
-	major, rest, _ := strings.Cut(release, ".")
-	minor := rest
-	if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-		minor = rest[:i]
-	}
-	var err1, err2 error
-	v[0], err1 = strconv.Atoi(major)
-	v[1], err2 = strconv.Atoi(minor)
-	if err1 != nil || err2 != nil {
-		return v, fmt.Errorf("release %q is no kernel version", release)
-	}
-	return v, nil
-}
 
 // controlGroup checks the memory controller. The server itself needs it only for limits.
 // Raspberry Pi OS has it switched off, and a kubelet does not start then.

@@ -97,35 +97,21 @@ func checkSpace(dir string) Finding {
 	return found(check, OK, "", "%s free at %s", size(free), dir)
 }
 
-// doubtful are file systems on which a database is at risk, with the reason.
-var doubtful = map[string]string{
-	"nfs":     "its locks and its mmap depend on the server",
-	"cifs":    "its locks and its mmap depend on the server",
-	"smb":     "its locks and its mmap depend on the server",
-	"9p":      "it has no shared mmap everywhere",
-	"fuse":    "mmap, locks and fsync are what its program makes of them",
-	"ceph":    "its locks and its mmap depend on the servers",
-	"overlay": "it is a container's own and goes with it",
-	"tmpfs":   "it is memory: nothing survives a boot",
-	"ramfs":   "it is memory: nothing survives a boot",
-	"vfat":    "it has no permissions, and loses files in a power cut",
-	"exfat":   "it has no permissions, and loses files in a power cut",
-}
-
-// checkFileSystem names the file system, and tries what the datastore needs.
+// checkFileSystem tries what the datastore needs of a file system.
 func checkFileSystem(dir string) Finding {
 	const check = "file system"
-	name, err := fileSystem(dir)
+	why, err := fleeting(dir)
 	if err != nil {
 		return notKnown(check, err)
 	}
+	const do = "put --data-dir on a local disk (ext4, xfs, btrfs, f2fs)"
 	if err := tryFileSystem(dir); err != nil {
-		return found(check, Fail, "put --data-dir on a local disk (ext4, xfs, btrfs, f2fs)", "%s: %v", name, err)
+		return found(check, Fail, do, "%v", err)
 	}
-	if why := doubtful[name]; why != "" {
-		return found(check, Warn, "put --data-dir on a local disk (ext4, xfs, btrfs, f2fs), or on a volume", "%s: %s", name, why)
+	if why != "" {
+		return found(check, Warn, do+", or on a volume", "%s", why)
 	}
-	return found(check, OK, "", "%s; locks and mmap work", name)
+	return found(check, OK, "", "locks and mmap work")
 }
 
 // A write is answered when an fsync is done. With slowSync, one client that waits for its

@@ -9,38 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// magics are the numbers by which statfs(2) names file systems.
-var magics = map[int64]string{
-	unix.EXT4_SUPER_MAGIC:      "ext4", // ext2 and ext3 have the same number
-	unix.XFS_SUPER_MAGIC:       "xfs",
-	unix.BTRFS_SUPER_MAGIC:     "btrfs",
-	unix.F2FS_SUPER_MAGIC:      "f2fs",
-	0x2fc12fc1:                 "zfs",
-	0xca451a4e:                 "bcachefs",
-	unix.NFS_SUPER_MAGIC:       "nfs",
-	unix.CIFS_SUPER_MAGIC:      "cifs",
-	unix.SMB_SUPER_MAGIC:       "smb",
-	unix.SMB2_SUPER_MAGIC:      "smb",
-	unix.V9FS_MAGIC:            "9p",
-	unix.FUSE_SUPER_MAGIC:      "fuse",
-	unix.CEPH_SUPER_MAGIC:      "ceph",
-	unix.OVERLAYFS_SUPER_MAGIC: "overlay",
-	unix.TMPFS_MAGIC:           "tmpfs",
-	unix.RAMFS_MAGIC:           "ramfs",
-	unix.MSDOS_SUPER_MAGIC:     "vfat",
-	unix.EXFAT_SUPER_MAGIC:     "exfat",
-}
-
-func fileSystem(dir string) (string, error) {
+// fleeting says why what is written at dir does not last; empty if it may.
+func fleeting(dir string) (why string, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return "", fmt.Errorf("statfs %s: %w", dir, err)
 	}
-	magic := int64(uint32(s.Type)) // it is signed on 32-bit systems
-	if name, ok := magics[magic]; ok {
-		return name, nil
+	switch uint32(s.Type) { // it is signed on 32-bit systems
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		why = "overlay: it is a container's own and goes with it"
+	case unix.TMPFS_MAGIC:
+		why = "tmpfs: it is memory: nothing survives a boot"
 	}
-	return fmt.Sprintf("type %#x", magic), nil
+	return why, nil
 }
 
 // freeSpace returns how many bytes users other than root can still write at dir.

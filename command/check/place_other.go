@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-func fileSystem(string) (string, error) { return "", errors.ErrUnsupported }
+func fleeting(string) (string, error) { return "", errors.ErrUnsupported }
 
 func freeSpace(string) (int64, error) { return 0, errors.ErrUnsupported }
 

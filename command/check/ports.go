@@ -141,35 +141,3 @@ func (h *host) processes() []process {
 	slices.SortFunc(all, func(a, b process) int { return a.pid - b.pid })
 	return all
 }
-
-// Other Kubernetes programs, by the names of their processes. A kubelet is what joins a
-// control plane, so it is mentioned and is no warning.
-var (
-	controlPlanes = []string{"k3s-server", "k3s", "k0s", "kubelite", "kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "rke2", "minikube"}
-	nodes         = []string{"kubelet", "k3s-agent", "kube-proxy"}
-)
-
-// others finds another Kubernetes, which would want the same ports.
-func (h *host) others() Finding {
-	const check = "other Kubernetes"
-	all := h.processes()
-	if all == nil {
-		return notKnown(check, nil)
-	}
-	var planes, joined []string
-	for _, p := range all {
-		switch {
-		case slices.Contains(controlPlanes, p.name):
-			planes = append(planes, p.String())
-		case slices.Contains(nodes, p.name):
-			joined = append(joined, p.String())
-		}
-	}
-	switch {
-	case len(planes) > 0:
-		return found(check, Warn, "stop it if Karve replaces it; otherwise choose other ports", "runs here: %s", strings.Join(planes, ", "))
-	case len(joined) > 0:
-		return found(check, OK, "", "a node only: %s", strings.Join(joined, ", "))
-	}
-	return found(check, OK, "", "none runs here")
-}

@@ -51,8 +51,6 @@ type Target struct {
 	Replaced int
 	// MemoryLimit is the Go runtime's soft limit, in bytes; 0 is none.
 	MemoryLimit int64
-	// Built is when this program was built, as far as that is known.
-	Built time.Time
 }
 
 // Port is a port that the server would listen on.
@@ -66,17 +64,10 @@ type Port struct {
 type host struct {
 	root fs.FS // its files; paths have no leading slash
 	now  func() time.Time
-	zone func() (name string, offset int)
-	env  func(string) string
 }
 
 func thisHost() *host {
-	return &host{
-		root: os.DirFS("/"),
-		now:  time.Now,
-		zone: func() (string, int) { return time.Now().Zone() },
-		env:  os.Getenv,
-	}
+	return &host{root: os.DirFS("/"), now: time.Now}
 }
 
 // read is os.ReadFile on that machine.
@@ -87,17 +78,14 @@ func (h *host) read(path string) ([]byte, error) { return fs.ReadFile(h.root, pa
 func Run(ctx context.Context, t Target) []Finding {
 	h := thisHost()
 	all := []Finding{
-		h.kernel(),
 		h.controlGroup(),
 		h.memory(t.MemoryLimit),
 		h.clock(t),
-		h.timeZone(),
 	}
 	all = append(all, checkPlaces(ctx, t)...)
 	all = append(all, checkStore(t))
 	own, _, _ := directory.Holder(t.DataDir) // an error is a finding about the data directory
-	all = append(all, h.ports(t.Ports, t.Replaced, own)...)
-	return append(all, h.others())
+	return append(all, h.ports(t.Ports, t.Replaced, own)...)
 }
 
 // Failed counts the findings that are failures.

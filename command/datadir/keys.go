@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -16,21 +15,17 @@ import (
 	"github.com/karve-k8s/karve/server/membership"
 )
 
-// CheckKeys returns the error with which a server would refuse the database in a file, because the keys in its
-// data directory are not those of the cluster. s has its options; the directory of its certificates is set here.
-func CheckKeys(ctx context.Context, dataDir, file, prefix, tokenFile string, s membership.Server) error {
-	s.Certs.Dir = filepath.Join(dataDir, "certs")
-	if tokenFile != "" {
-		s.Token = &membership.Token{} // nothing is decrypted
-	}
-	return membership.Cluster{KV: membership.File(file), Prefix: prefix, Alone: true}.Check(ctx, s)
-}
-
-// keysOf is CheckKeys for a command, which does not know all options of the server.
+// keysOf returns the error with which a server would refuse the database in a file, because the keys in its
+// data directory are not those of the cluster.
 func keysOf(c *cli.Context, file string) error {
 	prefix, _ := options.ConfiguredEtcdPrefix(c)
-	return CheckKeys(c.Context, Absolute(c.String("data-dir")), file, apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}),
-		c.String(membership.Option), membership.Server{NewAuthorities: c.String(membership.NewAuthoritiesOption), OtherFrontProxy: true})
+	s := membership.Server{NewAuthorities: c.String(membership.NewAuthoritiesOption), OtherFrontProxy: true}
+	s.Certs.Dir = filepath.Join(Absolute(c.String("data-dir")), "certs")
+	if c.String(membership.Option) != "" {
+		s.Token = &membership.Token{} // nothing is decrypted
+	}
+	cluster := membership.Cluster{KV: membership.File(file), Prefix: apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}), Alone: true}
+	return cluster.Check(c.Context, s)
 }
 
 // inPlace is the error of a command that has put data in place with which no server will start.

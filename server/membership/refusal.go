@@ -17,17 +17,6 @@ import (
 // lacks some of them.
 var ErrOther = errors.New("the datastore has a cluster whose keys this server does not have")
 
-// OtherKeys is [ErrOther] in two parts.
-type OtherKeys struct {
-	Reason string // which keys, and of which record
-	Ways   string // to go on; one of them is enough
-}
-
-func (e *OtherKeys) Error() string { return e.Reason + ". Do one of these: " + e.Ways }
-
-// Is says that e is ErrOther.
-func (e *OtherKeys) Is(target error) bool { return target == ErrOther }
-
 // accept reads the record. The error says why s may not start on the datastore, as that of refusal does.
 func (c Cluster) accept(ctx context.Context, s Server, local certs.Shared) (*record, int64, error) {
 	for tries := attempts; ; tries-- {
@@ -99,7 +88,7 @@ func (c Cluster) other(r *record, s Server, reason string) error {
 	ways = append(ways,
 		"use a new --data-dir and another datastore for a cluster of its own",
 		fmt.Sprintf("or go on with new authorities by --%s %s, after which kubeconfigs, tokens and node certificates that the old ones have signed are refused", NewAuthoritiesOption, r.id()))
-	return &OtherKeys{fmt.Sprintf("%v (%s): %s", ErrOther, c.key(), reason), strings.Join(ways, "; ")}
+	return fmt.Errorf("%w (%s): %s. Do one of these: %s", ErrOther, c.key(), reason, strings.Join(ways, "; "))
 }
 
 // compare returns the keys of a server that differ from those of the record, and those that only the
