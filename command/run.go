@@ -47,9 +47,9 @@ karve exits with the command's exit code, and prints the server's log if that is
 0. With --data-dir the cluster is kept there. The
 configuration file of an installed server is not read.
 
-karve passes SIGINT, SIGTERM and SIGHUP on to the command; a second SIGINT or
-SIGTERM kills it. The temporary directory is always removed: if karve itself is
-killed (kill -9), the next karve run does that.`,
+karve passes SIGINT, SIGTERM and SIGHUP on to the command. A second SIGINT or SIGTERM
+ends karve immediately, as kill -9 does: the next karve run then removes the
+temporary directory.`,
 		Flags: runFlags(),
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
@@ -92,7 +92,7 @@ func runFlags() []cli.Flag {
 
 // runWithCluster starts the cluster, runs the command, and ends both.
 func runWithCluster(c *cli.Context) (err error) {
-	dir, remove, err := runDir(c.Context)
+	dir, remove, err := runDir()
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,6 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 	if err := cmd.Start(); err != nil {
 		return cli.Exit(err.Error(), exitNotExecutable)
 	}
-	defer lastly(c.Context, func() { cmd.Process.Kill() })()
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	select {

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,15 +17,11 @@ const (
 	// runLeast is the age at which an empty directory counts as left behind: its lock is created a moment
 	// after it, and everything else after the lock.
 	runLeast = time.Minute
-	// removeTries is how often to try to remove a directory in which a server may still create
-	// files, because nothing waited for its end.
-	removeTries = 20
 )
 
-// runDir creates a temporary directory for a cluster, whose CA keys are in it. remove removes it; so
-// does a second signal before it ends the process. runDir first removes the directories that killed
-// processes have left.
-func runDir(ctx context.Context) (dir string, remove func() error, err error) {
+// runDir creates a temporary directory for a cluster, whose CA keys are in it. It first removes the
+// directories that processes have left which were killed, or ended by a second signal.
+func runDir() (dir string, remove func() error, err error) {
 	if err := options.CheckListed(os.TempDir()); err != nil {
 		return "", nil, fmt.Errorf("the temporary directory (TMPDIR): %w", err)
 	}
@@ -34,25 +29,11 @@ func runDir(ctx context.Context) (dir string, remove func() error, err error) {
 	if dir, err = os.MkdirTemp("", runPrefix); err != nil {
 		return "", nil, err
 	}
-	forget := lastly(ctx, func() { removeBusy(dir) })
 	lock, err := directory.Acquire(dir)
 	if err != nil {
-		forget()
 		return "", nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	return dir, func() error {
-		err := errors.Join(lock.Close(), os.RemoveAll(dir))
-		forget()
-		return err
-	}, nil
-}
-
-func removeBusy(dir string) {
-	for range removeTries {
-		if os.RemoveAll(dir) == nil {
-			return
-		}
-	}
+	return dir, func() error { return errors.Join(lock.Close(), os.RemoveAll(dir)) }, nil
 }
 
 // sweepRuns removes this user's directories that no process holds any more. A directory without a

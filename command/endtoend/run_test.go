@@ -15,7 +15,6 @@ import (
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
-	exitSignal        = 128 // and the signal's number
 )
 
 // kubectlLink is what a command calls kubectl: the test binary behind it has to
