@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -41,9 +40,10 @@ const (
 func supportCommand() *cli.Command {
 	return &cli.Command{
 		Name: "support", ArgsUsage: "[FILE]",
-		Usage: "write a file for those who help you: versions, configuration, state and log, without secrets",
-		Description: "FILE is karve-support-TIME.tar.gz by default. Secrets are not read, and passwords, tokens and keys in\n" +
-			"the texts are replaced. Names of your cluster remain: look through it before you pass it on.\n" +
+		Usage: "write a file for those who help you: versions, options, state and log, without secrets",
+		Description: "FILE is karve-support-TIME.tar.gz by default. It has no Secrets, and of options only the values that are\n" +
+			"booleans, numbers or durations. In the log and other texts, what looks like a password, a token or a key\n" +
+			"is replaced. Names of your cluster remain: look through it before you pass it on.\n" +
 			"The server need not run. summary.txt in the file says what failed or is missing, and why.",
 		Flags: []cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 			&cli.StringFlag{Name: "log-file", Usage: "`FILE` with the server's log (default: the journal of the unit karve, or " + openRCLogFile + ")"}},
@@ -72,13 +72,12 @@ func writeSupport(c *cli.Context) error {
 	return nil
 }
 
-// support is what the file will have. The secrets are known when all has been read, so texts are redacted at the end.
+// support is what the file will have.
 type support struct {
 	ctx     context.Context
 	dir     string
 	now     time.Time
 	running bool // a server in dir
-	secrets redact.Secrets
 	files   []supportFile
 	notes   []string
 }
@@ -94,80 +93,20 @@ func (s *support) add(name string, text []byte, err error) {
 		s.files = append(s.files, supportFile{name, text[max(0, len(text)-supportLimit):]})
 	}
 	if err != nil {
-		s.notes = append(s.notes, string(s.secrets.Redact([]byte(fmt.Sprintf("%s: %v", name, err)))))
+		s.notes = append(s.notes, string(redact.Text([]byte(fmt.Sprintf("%s: %v", name, err)))))
 	}
 }
 
 func (s *support) collect(c *cli.Context) {
-	config, err := os.ReadFile(options.ConfigPath(c))
-	s.secrets.Learn(config)
-	own := strings.Join(os.Environ(), "\n")
-	s.secrets.Learn([]byte(own))
-	s.secrets.LearnFiles(slices.Concat(glob(s.dir, "certs/*.key"), glob(s.dir, "certs/encryption-provider-config.yaml*"), glob(s.dir, "ssh/*"), glob(s.dir, "*.kubeconfig"))...)
-	s.add("config.yaml", redact.Config(config), err)
-	if pid, held, err := directory.Holder(s.dir); err != nil || !held {
-		s.add("process.txt", nil, errors.Join(err, errors.New("no server runs in "+s.dir)))
-	} else {
-		s.running = true
-		s.process(pid)
+	config, err := options.Summary(c)
+	s.add("options.txt", config, err)
+	_, held, err := directory.Holder(s.dir)
+	if s.running = err == nil && held; !s.running {
+		s.add("the server", nil, errors.Join(err, errors.New("no server runs in "+s.dir)))
 	}
-	s.add("environment.txt", redact.Config(variables(own)), nil)
 	s.log(c.String("log-file"))
 	s.commands(c)
 	s.api()
-}
-
-func glob(dir, pattern string) []string {
-	found, _ := filepath.Glob(filepath.Join(dir, pattern)) // the pattern is a constant
-	return found
-}
-
-// process is how the server was started.
-func (s *support) process(pid int) {
-	if !holds(pid, filepath.Join(s.dir, "lock")) {
-		s.add("process.txt", nil, fmt.Errorf("process %d is not that of the server, which may run in a container or as another user", pid))
-		return
-	}
-	var text bytes.Buffer
-	for _, name := range []string{"cmdline", "environ", "status", "limits", "cgroup"} {
-		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
-		if err != nil {
-			s.add("process.txt", nil, err)
-			continue
-		}
-		content = bytes.ReplaceAll(content, []byte{0}, []byte("\n"))
-		s.secrets.Learn(content)
-		if name == "environ" {
-			content = variables(string(content))
-		}
-		fmt.Fprintf(&text, "# %s\n%s\n", name, content)
-	}
-	s.add("process.txt", redact.Config(text.Bytes()), nil)
-}
-
-// holds reports whether a process has a file open. The number in a lock may be that of another process: the one that holds it may be in a
-// container, and the data directory's owner can write any number.
-func holds(pid int, path string) bool {
-	want, err := os.Stat(path)
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(glob(fmt.Sprintf("/proc/%d/fd", pid), "*"), func(open string) bool {
-		got, err := os.Stat(open)
-		return err == nil && os.SameFile(want, got)
-	})
-}
-
-// variables are those that Karve and Go's runtime read.
-func variables(environment string) []byte {
-	var kept []string
-	for _, line := range strings.Split(environment, "\n") {
-		name, _, _ := strings.Cut(line, "=")
-		if strings.HasPrefix(name, "KARVE_") || slices.Contains([]string{"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "NOTIFY_SOCKET"}, name) {
-			kept = append(kept, line)
-		}
-	}
-	return []byte(strings.Join(kept, "\n") + "\n")
 }
 
 func (s *support) log(file string) {
@@ -298,7 +237,7 @@ func (s *support) write(to io.Writer) error {
 	packed := gzip.NewWriter(to)
 	archive := tar.NewWriter(packed)
 	for _, f := range append([]supportFile{{"summary.txt", []byte(summary)}}, s.files...) {
-		text := s.secrets.Redact(f.text)
+		text := redact.Text(f.text)
 		if err := archive.WriteHeader(&tar.Header{Name: "karve-support/" + f.name, Mode: 0o600, Size: int64(len(text)), ModTime: s.now}); err != nil {
 			return err
 		}

@@ -1,0 +1,45 @@
+package options
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/redact"
+)
+
+// Summary are the options in the configuration file, for others to read. Only values that are booleans, numbers or durations
+// are shown: a secret could be in any other.
+func Summary(c *cli.Context) ([]byte, error) {
+	path, values, err := loadConfig(c, DefaultFile)
+	if path == "" || err != nil {
+		return nil, err
+	}
+	known := Names(Server())
+	text := fmt.Appendf(nil, "# %s, without values that could be secret\n", path)
+	for _, v := range values {
+		for _, value := range v.values {
+			name := v.name
+			if arg, rest, found := strings.Cut(value, "="); found && strings.HasSuffix(name, "-arg") { // of upstream's
+				name, value = name+": "+arg, rest
+			}
+			if !slices.Contains(known, v.name) || !open(value) {
+				value = redact.Set
+			}
+			text = fmt.Appendf(text, "%s: %s\n", name, value)
+		}
+	}
+	return text, nil
+}
+
+// open reports whether a value is a boolean, a number or a duration.
+func open(value string) bool {
+	_, notBool := strconv.ParseBool(value)
+	_, notNumber := strconv.ParseFloat(value, 64)
+	_, notDuration := time.ParseDuration(value)
+	return notBool == nil || notNumber == nil || notDuration == nil
+}
