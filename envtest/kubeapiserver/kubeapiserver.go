@@ -119,7 +119,7 @@ func (k Program) Run(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(p.dir)) }()
 	}
-	if p.options, err = flags.Complete(ctx, log); err != nil {
+	if p.options, err = flags.Complete(ctx); err != nil {
 		return err
 	}
 	p.settling = &ready.Settling{After: settleAfter, Do: []func(context.Context){p.makeRoom, memory.AwaitQuiet, p.settle}}

@@ -193,7 +193,10 @@ func (c *counter) Fire(*logrus.Entry) error { c.events++; return nil }
 
 func TestZap(t *testing.T) {
 	l, b := logger(t, "trace")
-	z := Zap(l, "etcd-client").Named("v3").With(zap.String("endpoint", "unix:x"))
+	current.Store(nil)
+	z := Zap("etcd-client").Named("v3").With(zap.String("endpoint", "unix:x"))
+	z.Warn("dropped")
+	Install(l)
 	z.Debug("m")
 	check(t, "debug", one(t, b), map[string]any{"level": "trace", "logger": "v3", "endpoint": "unix:x", "component": "etcd-client"})
 	z.Info("m", zap.Int("n", 3))
@@ -205,6 +208,13 @@ func TestZap(t *testing.T) {
 	l.SetLevel(logrus.InfoLevel)
 	if z.Core().Enabled(zap.InfoLevel) {
 		t.Error("info is enabled at info: it comes out at debug")
+	}
+	later, newer := logger(t, "info")
+	Install(later)
+	z.Warn("m")
+	check(t, "another server", one(t, newer), map[string]any{"endpoint": "unix:x", "component": "etcd-client"})
+	if e := b.take(t); len(e) != 0 {
+		t.Errorf("the log of the first server: got %v", e)
 	}
 }
 

@@ -6,15 +6,12 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Zap returns a zap logger that writes to logger, with the field component, for the etcd
-// client. Its info is debug and its debug is trace. The level of logger may change later.
+// Zap returns a zap logger that writes to the logger of the last Install, with the field component, for
+// etcd clients. Its info is debug and its debug is trace. Without a call of Install, its lines are dropped.
 // Fatal ends the process and Panic panics, as with any zap logger.
-func Zap(logger *logrus.Logger, component string) *zap.Logger {
-	return zap.New(&zapCore{to: &target{logger: logger, table: demotions}, component: component})
-}
+func Zap(component string) *zap.Logger { return zap.New(&zapCore{component: component}) }
 
 type zapCore struct {
-	to        *target
 	component string
 	fields    []zapcore.Field
 }
@@ -34,7 +31,10 @@ func fromZap(l zapcore.Level) logrus.Level {
 }
 
 // Enabled reports whether an event of this level would be written.
-func (c *zapCore) Enabled(l zapcore.Level) bool { return c.to.logger.IsLevelEnabled(fromZap(l)) }
+func (c *zapCore) Enabled(l zapcore.Level) bool {
+	_, ok := enabled(fromZap(l))
+	return ok
+}
 
 // With returns a core that adds fields to each event.
 func (c *zapCore) With(fields []zapcore.Field) zapcore.Core {
@@ -53,6 +53,10 @@ func (c *zapCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Chec
 
 // Write writes one event.
 func (c *zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	to, ok := enabled(fromZap(e.Level))
+	if !ok {
+		return nil
+	}
 	enc := zapcore.NewMapObjectEncoder()
 	for _, f := range c.fields {
 		f.AddTo(enc)
@@ -70,10 +74,10 @@ func (c *zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	if e.LoggerName != "" {
 		out["logger"] = e.LoggerName
 	}
-	if e.Caller.Defined && c.to.logger.IsLevelEnabled(logrus.DebugLevel) {
+	if e.Caller.Defined && to.logger.IsLevelEnabled(logrus.DebugLevel) {
 		out["source"] = e.Caller.TrimmedPath()
 	}
-	c.to.log(fromZap(e.Level), c.component, e.Message, errText, out)
+	to.log(fromZap(e.Level), c.component, e.Message, errText, out)
 	return nil
 }
 

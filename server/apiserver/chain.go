@@ -51,7 +51,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if c.Upstream != nil {
 		completed = *c.Upstream
 	} else {
-		prepareProcess(c.Log)
+		prepareProcess()
 		if completed, err = complete(ctx, c); err != nil {
 			return nil, err
 		}

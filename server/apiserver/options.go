@@ -104,7 +104,7 @@ type Config struct {
 	// upstream's.
 	Deviations deviations.Switches
 
-	// Log gets the lines of the etcd clients. Nil: they are dropped.
+	// Log gets what is wrong with stored versions.
 	Log *logrus.Logger
 	// Routers is called with the router of kube-apiserver, upstream's router that it replaces,
 	// and the web services, so that a test can compare the two routers. Nil: no call.
@@ -334,10 +334,7 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions) (options.
 
 // prepareProcess does what upstream's cobra command does before it runs
 // (cmd/kube-apiserver/app/server.go), except for feature gates, which are set already.
-// Warnings and loggers are global to the process. If several servers run in one process, they
-// share those of the last one.
-func prepareProcess(log *logrus.Logger) {
-	logEtcd(log)
+func prepareProcess() {
 	// Otherwise the server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry

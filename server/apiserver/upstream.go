@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
@@ -97,10 +96,10 @@ func (u *Upstream) PrintVersion() { verflag.PrintAndExitIfRequested() }
 func (u *Upstream) Gates() (*Gates, error) { return gatesOf(u.trial) }
 
 // Complete returns the configuration of the command line, or everything that upstream refuses
-// about it. It sets the warnings and loggers of the whole process. The process must already
+// about it. It sets the warnings of the whole process. The process must already
 // have the feature gates of the command line.
-func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
-	prepareProcess(log)
+func (u *Upstream) Complete(ctx context.Context) (*options.CompletedOptions, error) {
+	prepareProcess()
 	completed, err := completeOptions(ctx, u.ServerRunOptions)
 	return &completed, err
 }
