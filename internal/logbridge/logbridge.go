@@ -1,5 +1,5 @@
 // Package logbridge makes one log of everything that the libraries in this process log: klog
-// (Kubernetes), Go's own log package, gRPC, the global logrus logger (kine) and zap (the etcd
+// (Kubernetes), Go's own log package, the global logrus logger (kine) and zap (the etcd
 // client) all write to one *logrus.Logger.
 //
 // A user seldom needs what libraries log at info, so their levels are moved down by one, except
@@ -12,8 +12,7 @@
 //	info (klog V(0))   debug
 //	debug (klog V(1+)) trace
 //
-// gRPC is an exception: its warnings and errors are debug, because the caller gets them too,
-// and its info is trace.
+// gRPC's lines are dropped, because its callers get the errors.
 //
 // Warnings and errors that mean nothing to a user are debug as well: demote.go has a table of
 // them.
@@ -41,7 +40,6 @@ const componentKey = "component"
 // Values of the component field.
 const (
 	componentKubernetes = "kubernetes"
-	componentGRPC       = "grpc"
 	componentGo         = "go"
 )
 
@@ -65,7 +63,7 @@ type target struct {
 }
 
 // Install makes logger the log of klog, Go's log package, slog's default
-// handler and gRPC. A second call replaces the logger of the first, for loggers
+// handler and [Zap], and drops what gRPC logs. A second call replaces the logger of the first, for loggers
 // already handed out (klog.Background, klog.FromContext) too.
 //
 // Make the first call before other goroutines log through klog, log or gRPC, which do not
@@ -100,7 +98,7 @@ func install(logger *logrus.Logger, table []Demotion) {
 		log.SetFlags(0)
 		log.SetPrefix("")
 		log.SetOutput(goLog{})
-		grpclog.SetLoggerV2(grpcLog{})
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	})
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
-	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 )
 
@@ -110,24 +109,6 @@ func TestNoValuesOfObjects(t *testing.T) {
 				t.Errorf("got %s, want the error without its value", text)
 			}
 		}
-	}
-}
-
-func TestGRPC(t *testing.T) {
-	l, b := logger(t, "debug")
-	Install(l)
-	grpclog.Errorf("lost %d", 7)
-	check(t, "errorf", one(t, b), map[string]any{"level": "debug", "msg": "lost 7", "component": "grpc"})
-	grpclog.Component("core").Warning("a", "b")
-	check(t, "component", one(t, b), map[string]any{"level": "debug", "msg": "[core] a b"})
-	if grpclog.V(0) {
-		t.Error("V(0) at debug")
-	}
-	l, b = logger(t, "info")
-	Install(l)
-	grpclog.Error("x")
-	if e := b.take(t); len(e) != 0 {
-		t.Errorf("at info: got %v", e)
 	}
 }
 
@@ -269,7 +250,6 @@ func TestConcurrent(t *testing.T) {
 				klog.V(2).InfoS("i", "j", j)
 				klog.Background().WithName("n").WithValues("i", i).Error(nil, "e")
 				log.Print("l")
-				grpclog.Info("g")
 			}
 		})
 	}
@@ -306,8 +286,6 @@ func TestMain(m *testing.M) {
 			klog.Fatalf("the end of %s", "it")
 		case "exit":
 			klog.Exit("the end of it")
-		case "grpc":
-			grpclog.Fatal("the end of it")
 		}
 		fmt.Println("still here")
 		os.Exit(0)
@@ -316,7 +294,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestFatal(t *testing.T) {
-	for how, code := range map[string]int{"fatal": 255, "exit": 1, "grpc": 1} {
+	for how, code := range map[string]int{"fatal": 255, "exit": 1} {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "KARVE_LOGBRIDGE_TEST="+how)
 		out, err := cmd.CombinedOutput()
