@@ -12,17 +12,12 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	builtin "k8s.io/client-go/kubernetes/scheme"
-	aggregator "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/internal/eventually"
-	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -107,20 +102,4 @@ func (c *cluster) fill(t *testing.T, ns string) {
 		ObjectMeta: metav1.ObjectMeta{Name: "once"},
 		Spec:       batchv1.JobSpec{Parallelism: ptr.To[int32](2), Completions: ptr.To[int32](4), Template: once},
 	})
-}
-
-// What the log takes for a custom resource has to follow Kubernetes.
-func TestGroupsOfKubernetesAreNotCustom(t *testing.T) {
-	for _, s := range []*runtime.Scheme{builtin.Scheme, extensions.Scheme, aggregator.Scheme} {
-		for _, gv := range s.PrioritizedVersionsAllGroups() {
-			if logbridge.Custom("widgets." + gv.Group) {
-				t.Errorf("group %s counts as custom", gv.Group)
-			}
-		}
-	}
-	for _, resource := range []string{"widgets.example.com", "gateways.gateway.networking.k8s.io", "pods.metrics.k8s.io"} {
-		if !logbridge.Custom(resource) {
-			t.Errorf("%s does not count as custom", resource)
-		}
-	}
 }

@@ -20,24 +20,20 @@ type Demotion struct {
 	Begins bool
 	// Field and Value are a field of the event; empty is no condition.
 	Field, Value string
-	// Custom limits the row to events whose message goes on with a custom resource (see Custom).
-	Custom bool
-	// Stopping limits the row to the time after a call of Stopping(true).
-	Stopping bool
 	// Reason says why nobody needs to act.
 	Reason string
 }
 
 var isStopping atomic.Bool
 
-// Stopping records whether the server has been told to stop. A stop ends requests in progress,
-// so what libraries log about them is not an error.
+// Stopping records whether the server has been told to stop. A stop ends requests, watches and waits, about
+// which libraries log many warnings and errors: until Stopping(false), all of them are demoted.
 func Stopping(now bool) { isStopping.Store(now) }
 
 // These are reasons that several rows have.
 const (
 	stoppedEarly = "stopped while it started"         // a stop is the only end of a wait for caches
-	underWay     = "stopped with a request under way" // requests end with the server
+	atTheStop    = "the server stops"                 // and ends what was under way
 	startedFirst = "the namespace is being created"   // and the caller tries again
 	terminating  = "the namespace is being deleted"   // and refuses new objects
 	gone         = "the object was deleted meanwhile" // the controller's cache is behind
@@ -76,22 +72,11 @@ var demotions = []Demotion{
 	{Message: "Timed out waiting for caches to sync", Reason: stoppedEarly},
 	{Message: "Timed out waiting for quota monitor sync", Reason: stoppedEarly},
 	{Message: "Unable start event watcher (will not retry!)", Error: "broadcaster already stopped", Reason: stoppedEarly},
-	{Message: "Unable to record event (will not retry!)", Error: "broadcaster already stopped", Stopping: true, Reason: "stopped with an event on its way"},
 	{Message: "Error removing old endpoints from kubernetes service: no API server IP addresses were listed in storage", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "timed out waiting for caches to sync", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "Unable to sync caches for", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "unable to sync caches for", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
-	{Message: "Error initializing a controller", Error: "failed to list all nodes", Stopping: true, Reason: stoppedEarly},
-	// A controller that is made while its informers stop cannot add its handlers.
-	{Error: "was not added to shared informer because it has stopped already", Stopping: true, Reason: stoppedEarly},
-	{Message: "Unhandled Error", Error: "http: Handler timeout", Stopping: true, Reason: underWay},
-	{Message: "Unhandled Error", Error: "http: invalid Read on closed Body", Stopping: true, Reason: underWay},
-	{Message: "Unhandled Error", Error: "FinishRequest: post-timeout activity", Stopping: true, Reason: underWay},
-	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},
-	{Message: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},
-	{Message: "Post-timeout activity", Stopping: true, Reason: underWay},
-	{Message: "etcd: endpoint (", Stopping: true, Reason: underWay}, // upstream's compactor, whose watch the datastore has ended
 	{Error: "loopback server is closed: connection refused", Reason: "a control plane of this process has ended before its client"},
 	{Message: "Failed to encode watch event", Error: "loopback response body is closed", Reason: "an informer of this process has ended its watch"},
 
@@ -121,8 +106,7 @@ var demotions = []Demotion{
 	{Message: "Error updating pod", Error: `pods "*" not found`, Reason: gone},
 
 	// Types that are deleted or change.
-	{Message: "Terminating all watchers from cacher ", Custom: true, Reason: "the type was deleted or has changed, and clients watch it again"},
-	{Message: "Terminating all watchers from cacher ", Stopping: true, Reason: underWay},
+	{Message: "Terminating all watchers from cacher ", Reason: "its clients list and watch again, and the cause is logged, too"},
 	{Message: "Failed to watch", Error: "the server could not find the requested resource", Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "the type was deleted, and the controllers stop watching it soon"},
 
 	// Admission webhooks that refuse an object. One that cannot be asked is a problem. Most controllers whose
@@ -159,15 +143,15 @@ var demotions = []Demotion{
 	{Message: "Status after running PostFilter plugins for pod", Field: "status", Value: "not found", Reason: "the scheduler looked for a claim of a Pod that has none"},
 }
 
-// canceled is the error of a request that its client has cancelled. While the server stops, it
-// is the server that has cancelled it.
+// canceled is the error of a request that its client has cancelled.
 const canceled = "context canceled"
 
 // demotion returns why an event means nothing to a user. ok is false if no row of table
 // applies.
 func demotion(table []Demotion, message, errText string, fields logrus.Fields) (reason string, ok bool) {
-	if isStopping.Load() && (strings.Contains(message, canceled) || strings.Contains(errText, canceled)) {
-		return underWay, true
+	// Events that could not be sent to an audit backend are in the log only.
+	if isStopping.Load() && !strings.HasPrefix(message, "Error in audit plugin") {
+		return atTheStop, true
 	}
 	for _, d := range table {
 		if d.applies(message, errText, fields) {
@@ -178,12 +162,7 @@ func demotion(table []Demotion, message, errText string, fields logrus.Fields) (
 }
 
 func (d *Demotion) applies(message, errText string, fields logrus.Fields) bool {
-	switch {
-	case d.Stopping && !isStopping.Load(), !strings.HasPrefix(message, d.Message):
-		return false
-	case d.Field != "" && fields[d.Field] != d.Value:
-		return false
-	case d.Custom && !Custom(message[len(d.Message):]):
+	if !strings.HasPrefix(message, d.Message) || d.Field != "" && fields[d.Field] != d.Value {
 		return false
 	}
 	if errText == "" {
@@ -193,24 +172,6 @@ func (d *Demotion) applies(message, errText string, fields logrus.Fields) bool {
 		return begins(errText, d.Error)
 	}
 	return contains(errText, d.Error)
-}
-
-// ownGroups are Kubernetes' own API groups whose name has a dot. Those of definitions and APIServices may end
-// in .k8s.io as well, such as gateway.networking.k8s.io.
-var ownGroups = map[string]bool{
-	"admission.k8s.io": true, "admissionregistration.k8s.io": true, "apidiscovery.k8s.io": true, "apiextensions.k8s.io": true,
-	"apiregistration.k8s.io": true, "authentication.k8s.io": true, "authorization.k8s.io": true, "certificates.k8s.io": true,
-	"coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true, "flowcontrol.apiserver.k8s.io": true,
-	"imagepolicy.k8s.io": true, "internal.apiserver.k8s.io": true, "lifecycle.k8s.io": true, "networking.k8s.io": true,
-	"node.k8s.io": true, "rbac.authorization.k8s.io": true, "resource.k8s.io": true, "scheduling.k8s.io": true, "storage.k8s.io": true,
-	"storagemigration.k8s.io": true,
-}
-
-// Custom reports whether a resource, such as widgets.example.com, is of a CustomResourceDefinition or an
-// APIService: of a group that is not one of Kubernetes' own.
-func Custom(resource string) bool {
-	_, group, _ := strings.Cut(resource, ".")
-	return strings.Contains(group, ".") && !ownGroups[group]
 }
 
 // contains reports whether a part of text matches pattern, in which * stands for any number

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/runtime"
 	webhook "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/klog/v2"
 )
@@ -22,22 +24,17 @@ func TestDemotedEventsAreWrittenAtDebug(t *testing.T) {
 	install(l, []Demotion{
 		{Message: "known", Reason: "it is known"},
 		{Message: "Unhandled Error", Error: "boo", Reason: "only boo"},
-		{Message: "cut short", Stopping: true, Reason: "it stops"},
 		{Message: "the door fell", Error: "door", Reason: "there is another"},
 	})
 	defer Stopping(false)
-	klog.Warning("cut short")
-	check(t, "before a stop", one(t, b), map[string]any{"level": "warning", "demoted": nil})
+	klog.ErrorS(context.Canceled, "a request")
+	check(t, "a request that a client ended", one(t, b), map[string]any{"level": "error", "demoted": nil})
 	Stopping(true)
-	klog.Warning("cut short")
-	check(t, "in a stop", one(t, b), map[string]any{"level": "debug", "demoted": "it stops"})
 	klog.ErrorS(context.Canceled, "a request")
-	check(t, "a request in a stop", one(t, b), map[string]any{"level": "debug", "demoted": underWay})
-	klog.ErrorS(errors.New("disk full"), "a request")
-	check(t, "another error in a stop", one(t, b), map[string]any{"level": "error"})
+	check(t, "a request in a stop", one(t, b), map[string]any{"level": "debug", "demoted": atTheStop})
+	audit.HandlePluginError("webhook", errors.New("refused"), &auditinternal.Event{})
+	check(t, "events that no audit backend has", one(t, b), map[string]any{"level": "error", "demoted": nil})
 	Stopping(false)
-	klog.ErrorS(context.Canceled, "a request")
-	check(t, "a request that somebody else ended", one(t, b), map[string]any{"level": "error"})
 	klog.Warning("known: harmless")
 	check(t, "warning", one(t, b), map[string]any{"level": "debug", "demoted": "it is known"})
 	klog.Warning("unknown")
@@ -114,7 +111,7 @@ func TestDeletionsAreDemoted(t *testing.T) {
 	for _, line := range []struct{ message, err, of string }{
 		{"failed to sync with latest state: context canceled", "", ""},
 		{"Terminating all watchers from cacher widgets.example.com", "", ""},
-		{"Terminating all watchers from cacher gateways.gateway.networking.k8s.io", "", ""},
+		{"Terminating all watchers from cacher deployments.apps", "", ""},
 		{"Failed to watch", "failed to list *v1.PartialObjectMetadata: the server could not find the requested resource", "*v1.PartialObjectMetadata"},
 		{"Failed to watch", "the server could not find the requested resource", "*v1.PartialObjectMetadata"},
 	} {
@@ -124,25 +121,6 @@ func TestDeletionsAreDemoted(t *testing.T) {
 	}
 	if _, ok := demotion(demotions, "Status after running PostFilter plugins for pod", "", logrus.Fields{"status": "not found"}); !ok {
 		t.Error("not demoted: the status of PostFilter plugins")
-	}
-}
-
-// A stop while the controllers start ends their informers before all handlers are added, and requests before their
-// bodies are read.
-func TestWhatAStopEndsIsDemoted(t *testing.T) {
-	defer Stopping(false)
-	for _, line := range []struct{ message, err string }{
-		{"Device taint processing leading to Pod eviction failed and is now paused", "adding claim event handler:handler {0x1} was not added to shared informer because it has stopped already"},
-		{"Unhandled Error", `apiserver received an error that is not an metav1.Status: &errors.errorString{s:"http: invalid Read on closed Body"}: http: invalid Read on closed Body`},
-	} {
-		Stopping(false)
-		if reason, ok := demotion(demotions, line.message, line.err, nil); ok {
-			t.Errorf("without a stop it is demoted (%s): %s", reason, line.err)
-		}
-		Stopping(true)
-		if _, ok := demotion(demotions, line.message, line.err, nil); !ok {
-			t.Errorf("not demoted in a stop: %s", line.err)
-		}
 	}
 }
 
@@ -197,9 +175,6 @@ func TestRealErrorsAreNotDemoted(t *testing.T) {
 		{"Status after running PostFilter plugins for pod", ""},
 		{"failed to sync with latest state: rpc error: code = Unavailable desc = datastore postgres://u@h/db: connection refused", ""},
 		{"Failed to watch", "failed to list *v1.Pod: the server could not find the requested resource"},
-		{"Terminating all watchers from cacher pods", ""},
-		{"Terminating all watchers from cacher deployments.apps", ""},
-		{"Terminating all watchers from cacher ingresses.networking.k8s.io", ""},
 		{"Unable to record event (will not retry!)", "broadcaster already stopped"}, // of a server that does not stop
 		{"Server rejected event (will not retry!)", `events is forbidden: User "system:serviceaccount:shop:web" cannot create resource "events"`},
 		{"Error updating lease", `Operation cannot be fulfilled on leases.coordination.k8s.io "lock": the object has been modified`},
