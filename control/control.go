@@ -34,7 +34,6 @@ const (
 	SnapshotPath = "/snapshot" // GET: returns a snapshot file
 	ResetPath    = "/reset"    // POST: takes a snapshot file; an empty body means the one in the data directory
 	DryRun       = "dry-run"   // ?dry-run=true: nothing is changed
-	Sum          = "sum"       // ?sum=true: the snapshot has a checksum of its database
 	Settle       = "settle"    // ?settle=true: waits until the cluster has come to rest
 )
 
@@ -173,7 +172,7 @@ func SocketPath(path string) (short string, release func(), err error) {
 // Close closes the connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Snapshot writes a snapshot of the cluster to w. The parameters are Settle and Sum.
+// Snapshot writes a snapshot of the cluster to w. The parameter is Settle.
 func (c *Client) Snapshot(ctx context.Context, w io.Writer, parameters ...string) error {
 	answer, err := c.do(ctx, http.MethodGet, SnapshotPath, parameters, nil)
 	if err != nil {

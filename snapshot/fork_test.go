@@ -171,9 +171,9 @@ func TestForkGoesOnAboveItsOriginal(t *testing.T) {
 				}
 			}
 			file := filepath.Join(t.TempDir(), "file")
-			if _, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: source, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+			if _, err := take(t, snapshot.Source{DataDir: source, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
 				return engine.Backup(ctx, to, backup.Options{})
-			}}, file, false); err != nil {
+			}}, file); err != nil {
 				t.Fatal(err)
 			}
 			least := engine.Revision() + backup.RevisionMargin
@@ -251,7 +251,7 @@ func TestForkAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		to := filepath.Join(t.TempDir(), "changed")
-		if _, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: other, StoreDir: other}, to, false); err != nil {
+		if _, err := take(t, snapshot.Source{DataDir: other, StoreDir: other}, to); err != nil {
 			t.Fatal(err)
 		}
 		return to

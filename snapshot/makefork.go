@@ -140,8 +140,10 @@ func takeSnapshot(ctx context.Context, source, to string, open func() (io.ReadCl
 		return err
 	}
 	if from.IsDir() {
-		_, err = Make(ctx, Source{DataDir: source, StoreDir: source}, to, false)
-		return err
+		return Place(to, false, func(w io.Writer, scratch string) error {
+			_, err := Write(ctx, Source{DataDir: source, StoreDir: source}, scratch, w)
+			return err
+		})
 	}
 	return copyFrom(func() (io.ReadCloser, error) { return os.Open(source) }, to)
 }
@@ -213,7 +215,7 @@ func copyFrom(open func() (io.ReadCloser, error), to string) error {
 		return err
 	}
 	defer r.Close()
-	return Place(to, false, func(w io.Writer) error { // shares blocks where the file system can
+	return Place(to, false, func(w io.Writer, _ string) error { // shares blocks where the file system can
 		_, err := io.Copy(w, r)
 		return err
 	})

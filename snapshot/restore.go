@@ -127,7 +127,7 @@ func WithSource(source string, open func() (io.ReadCloser, error), body func(*Sn
 // MakeVerified makes a snapshot as the file of temp, reads it back and checks it. write writes the snapshot; scratch is a
 // directory with space for a copy of the datastore.
 func MakeVerified(ctx context.Context, temp *directory.TempDir, write func(w io.Writer, scratch string) error) (*Info, error) {
-	if err := Place(temp.File(), false, func(w io.Writer) error { return write(w, temp.Dir()) }); err != nil {
+	if err := Place(temp.File(), false, func(w io.Writer, _ string) error { return write(w, temp.Dir()) }); err != nil {
 		return nil, err
 	}
 	var info Info

@@ -26,8 +26,8 @@ func whole(t *testing.T) (file, config string) {
 		}
 	}
 	file = filepath.Join(t.TempDir(), "whole.backup")
-	source := snapshot.Source{DataDir: dir, StoreDir: dir, Files: []string{config, config + ".missing"}, Sum: true}
-	if _, err := snapshot.Make(t.Context(), source, file, false); err != nil {
+	source := snapshot.Source{DataDir: dir, StoreDir: dir, Files: []string{config, config + ".missing"}}
+	if _, err := take(t, source, file); err != nil {
 		t.Fatal(err)
 	}
 	return file, config

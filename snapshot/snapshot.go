@@ -66,8 +66,7 @@ type Info struct {
 	Version string `json:"version,omitempty"`
 	// Files are the user's files in it. The first one is files/0.
 	Files []UserFile `json:"files,omitempty"`
-	// Sums has the SHA-256 of every other entry, in hexadecimal. That of the database is there with
-	// [Source.Sum] only.
+	// Sums has the SHA-256 of every other entry, in hexadecimal.
 	Sums map[string]string `json:"sums,omitempty"`
 }
 
@@ -89,8 +88,6 @@ type Source struct {
 	// Files are paths of files that belong to the cluster, but are not in DataDir. One that does not exist is
 	// left out.
 	Files []string
-	// Sum adds the checksum of the database, which costs reading it once more.
-	Sum bool
 }
 
 func (s Source) backup(ctx context.Context, to string) (*backup.Result, error) {
@@ -112,36 +109,18 @@ func (s Source) backup(ctx context.Context, to string) (*backup.Result, error) {
 	return backup.Receive(ctx, stream, path, to, backup.Options{})
 }
 
-// Make writes a snapshot to a file. The file gets its name when all of it is on the disk.
-func Make(ctx context.Context, from Source, to string, overwrite bool) (*Info, error) {
+// Place makes a file that write fills. scratch is a directory for temporary files. The file gets its name when
+// all of it is on the disk. When Place returns, the name is on the disk, too. If the process is killed, the next
+// snapshot beside the file removes what it leaves.
+func Place(to string, overwrite bool, write func(w io.Writer, scratch string) error) error {
 	to, err := filepath.Abs(to)
 	if err != nil {
-		return nil, fmt.Errorf("make snapshot: %w", err)
+		return fmt.Errorf("make snapshot: %w", err)
 	}
 	if _, err := os.Lstat(to); err == nil && !overwrite {
-		return nil, fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
+		return fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
 	}
-	var info *Info
-	err = place(to, overwrite, func(w io.Writer, scratch string) (err error) {
-		info, err = Write(ctx, from, scratch, w)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return info, nil
-}
-
-// Place makes a file that write fills. The file gets its name when all of it is on the
-// disk. When Place returns, the name is on the disk, too.
-func Place(to string, overwrite bool, write func(io.Writer) error) error {
-	return place(to, overwrite, func(w io.Writer, _ string) error { return write(w) })
-}
-
-// place is Place with a directory for temporary files. If the process is killed, the next
-// snapshot beside the file removes what it leaves.
-func place(to string, overwrite bool, write func(w io.Writer, scratch string) error) error {
-	err := directory.Place(to, overwrite, func(temp *directory.TempDir) error {
+	err = directory.Place(to, overwrite, func(temp *directory.TempDir) error {
 		f, err := os.OpenFile(temp.File(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
@@ -182,10 +161,8 @@ func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info
 		return nil, err
 	}
 	defer f.Close()
-	if from.Sum {
-		if info.Sums[datastore.EngineFile], err = sum(f); err != nil {
-			return nil, err
-		}
+	if info.Sums[datastore.EngineFile], err = sum(f); err != nil {
+		return nil, err
 	}
 	text, err := json.Marshal(info)
 	if err != nil {

@@ -65,10 +65,20 @@ func put(t *testing.T, dir, key, value string) {
 	}
 }
 
+// take makes a snapshot in a file.
+func take(t *testing.T, from snapshot.Source, file string) (info *snapshot.Info, err error) {
+	t.Helper()
+	err = snapshot.Place(file, false, func(w io.Writer, scratch string) (err error) {
+		info, err = snapshot.Write(t.Context(), from, scratch, w)
+		return err
+	})
+	return info, err
+}
+
 func made(t *testing.T, dir string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
-	info, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: dir, StoreDir: dir}, file, false)
+	info, err := take(t, snapshot.Source{DataDir: dir, StoreDir: dir}, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +176,7 @@ func TestFork(t *testing.T) {
 	if after := listing(t, source); after != before {
 		t.Errorf("a fork left in its source\n%s, before it was\n%s", after, before)
 	}
-	if _, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: source, StoreDir: source}, file, false); !errors.Is(err, snapshot.ErrExists) {
+	if _, err := take(t, snapshot.Source{DataDir: source, StoreDir: source}, file); !errors.Is(err, snapshot.ErrExists) {
 		t.Errorf("over a file: %v, want %v", err, snapshot.ErrExists)
 	}
 }

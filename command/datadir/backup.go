@@ -157,7 +157,7 @@ func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, d
 	doing("writing")
 	info, err := snapshot.MakeVerified(c.Context, temp, func(w io.Writer, scratch string) error {
 		defer doing("verifying")
-		return takeWhole(c, dir, scratch, w)
+		return takeSnapshot(c, dir, scratch, w)
 	})
 	if err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, d
 		return nil, err
 	}
 	defer plain.Close()
-	err = snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer) error {
+	err = snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer, _ string) error {
 		if len(recipients) == 0 {
 			_, err := io.Copy(w, plain) // shares blocks where the file system can
 			return err
@@ -193,8 +193,8 @@ func checkBackupSpace(c *cli.Context, dir string) error {
 	return snapshots.CheckSpace(dir, sqlitefile.Size(path)+sqlitefile.Size(path+"-wal"))
 }
 
-// takeWhole writes a snapshot with all checksums. If a server runs, it asks that.
-func takeWhole(c *cli.Context, dir, scratch string, w io.Writer) error {
+// takeSnapshot writes a snapshot. It asks the server, if one runs: only the server has what it keeps in memory.
+func takeSnapshot(c *cli.Context, dir, scratch string, w io.Writer) error {
 	_, held, err := directory.Holder(dir)
 	if err != nil {
 		return fmt.Errorf("%w (run this as root or the server's user)", err)
@@ -202,13 +202,13 @@ func takeWhole(c *cli.Context, dir, scratch string, w io.Writer) error {
 	if held {
 		client := control.New(dir)
 		defer client.Close()
-		return client.Snapshot(c.Context, w, control.Sum)
+		return client.Snapshot(c.Context, w)
 	}
 	path, err := engineFile(c)
 	if err != nil {
 		return err
 	}
-	from := snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path), Files: options.ConfiguredFiles(c), Sum: true}
+	from := snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path), Files: options.ConfiguredFiles(c)}
 	_, err = snapshot.Write(c.Context, from, scratch, w)
 	return err
 }

@@ -93,7 +93,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 		if kept, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format("20060102T150405Z"))); err != nil {
 			return err
 		}
-		if err := takeSnapshot(c, dir, kept, false); err != nil {
+		if err := placeSnapshot(c, dir, kept, false); err != nil {
 			return fmt.Errorf("nothing was reset: %w (--no-backup resets without a snapshot of the current state)", err)
 		}
 	}

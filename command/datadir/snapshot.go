@@ -9,8 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -32,7 +30,7 @@ func Snapshot() *cli.Command {
 			if err != nil {
 				return err
 			}
-			take := func() error { return takeSnapshot(c, dir, file, c.Bool("overwrite")) }
+			take := func() error { return placeSnapshot(c, dir, file, c.Bool("overwrite")) }
 			if err := asOwnerIn(c, file, take); errors.Is(err, snapshot.ErrExists) {
 				return fmt.Errorf("%w (--overwrite replaces it)", err)
 			} else if err != nil {
@@ -61,24 +59,6 @@ func snapshotOf(c *cli.Context) (dir, file string, err error) {
 	return "", "", fmt.Errorf("karve %s takes one FILE, got %d arguments", c.Command.Name, c.Args().Len())
 }
 
-// takeSnapshot asks the server, if one runs: only the server has what it keeps in memory.
-func takeSnapshot(c *cli.Context, dir, file string, overwrite bool) error {
-	_, held, err := directory.Holder(dir)
-	if err != nil {
-		return fmt.Errorf("%w (run this as root or the server's user)", err)
-	}
-	if held {
-		if Exists(file) && !overwrite {
-			return fmt.Errorf("create snapshot: %w: %s", snapshot.ErrExists, file)
-		}
-		client := control.New(dir)
-		defer client.Close()
-		return snapshot.Place(file, overwrite, func(w io.Writer) error { return client.Snapshot(c.Context, w) })
-	}
-	path, err := engineFile(c)
-	if err != nil {
-		return err
-	}
-	_, err = snapshot.Make(c.Context, snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path)}, file, overwrite)
-	return err
+func placeSnapshot(c *cli.Context, dir, file string, overwrite bool) error {
+	return snapshot.Place(file, overwrite, func(w io.Writer, scratch string) error { return takeSnapshot(c, dir, scratch, w) })
 }

@@ -169,9 +169,7 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	from := c.source(c.Engine)
-	from.Sum = r.URL.Query().Get(control.Sum) == "true"
-	if _, err := snapshot.Write(r.Context(), from, c.scratch(), f); err != nil {
+	if _, err := snapshot.Write(r.Context(), c.source(c.Engine), c.scratch(), f); err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)

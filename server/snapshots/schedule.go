@@ -171,11 +171,9 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	if err := s.checkSpace(); err != nil {
 		return nil, err
 	}
-	from := s.source(s.engine)
-	from.Sum = true
 	made := &backup.Result{From: s.engine.Path(), To: filepath.Join(s.Dir, scheduledPrefix+time.Now().UTC().Format(stamp)+BackupSuffix)}
 	info, err := snapshot.MakeVerified(ctx, temp, func(w io.Writer, scratch string) error {
-		_, err := snapshot.Write(ctx, from, scratch, w)
+		_, err := snapshot.Write(ctx, s.source(s.engine), scratch, w)
 		return err
 	})
 	if err != nil {
