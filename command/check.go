@@ -50,15 +50,8 @@ func runCheck(c *cli.Context) error {
 			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
 		}
 	}
-	all := check.Run(c.Context, looked)
-	running := looked.DataDir
-	if old := c.String("replaces"); old != "" {
-		running = datadir.Absolute(old)
-	}
-	all = append(all, datadir.CheckNodes(c.Context, running)...)
-	all = append(all, datadir.CheckLeaders(c.Context, running)...)
 	// The configuration is checked last, because that is slow, and shown first.
-	all = append(checkConfig(c, config, err), all...)
+	all := append(checkConfig(c, config, err), check.Run(c.Context, looked)...)
 	err = output.Show(c, all, func(w io.Writer) {
 		fmt.Fprintln(w, "CHECK\tRESULT\tFOUND\tWHAT TO DO")
 		for _, f := range all {

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 )
@@ -166,21 +165,4 @@ func (l leaseStatus) String() string {
 	default:
 		return "unknown, of " + name
 	}
-}
-
-// CheckLeaders tells who leads, as `karve status` does. A server without an election has no findings.
-func CheckLeaders(ctx context.Context, dir string) []check.Finding {
-	s, err := readState(ctx, dir, time.Now())
-	if err != nil {
-		return nil // other checks report it
-	}
-	var all []check.Finding
-	for _, l := range s.Leases {
-		f := check.Finding{Check: "leader election", Result: check.OK, Found: l.String()}
-		if !l.Leads && l.Holder == "" {
-			f.Result, f.Do = check.Warn, "see the log of the servers that share the datastore"
-		}
-		all = append(all, f)
-	}
-	return all
 }

@@ -5,22 +5,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
-	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // nodesTimeout limits each request about nodes. Package nodes has shorter limits for most.
 const nodesTimeout = askTimeout
 
-// readNodes asks the server in dir about its nodes, and the nodes about their usage if usage is set.
-func readNodes(ctx context.Context, dir string, usage bool) (*nodes.Report, error) {
+// readNodes asks the server in dir about its nodes, and the nodes about their usage.
+func readNodes(ctx context.Context, dir string) (*nodes.Report, error) {
 	config, err := servers.Kubeconfig(dir)
 	if err != nil {
 		return nil, err
@@ -34,7 +31,7 @@ func readNodes(ctx context.Context, dir string, usage bool) (*nodes.Report, erro
 	defer client.CloseIdleConnections()
 	server := nodes.Server{Client: client, URL: config.Host}
 	report, err := server.Read(ctx)
-	if err == nil && usage {
+	if err == nil {
 		server.ReadUsage(ctx, report)
 	}
 	return report, err
@@ -45,7 +42,7 @@ func (s *ServerStatus) readNodes(ctx context.Context) {
 	if s.URL == "" {
 		return
 	}
-	report, err := readNodes(ctx, s.DataDir, true)
+	report, err := readNodes(ctx, s.DataDir)
 	if err != nil {
 		s.NodesUnknown = err.Error()
 		return
@@ -100,37 +97,4 @@ func usageOf(n nodes.Node) string {
 		memory += fmt.Sprintf(" of %s (%d %%)", mebi(n.Memory), u.Memory*100/n.Memory)
 	}
 	return cpu + ", " + memory
-}
-
-// CheckNodes returns what the nodes of the cluster in dir lack, if its server runs and it has nodes. It
-// does not connect to the nodes.
-func CheckNodes(ctx context.Context, dir string) []check.Finding {
-	if _, held, err := directory.Holder(dir); err != nil || !held {
-		return nil // preflight reports it
-	}
-	const name = "nodes"
-	report, err := readNodes(ctx, dir, false)
-	switch {
-	case err != nil:
-		return []check.Finding{{Check: name, Result: check.Unknown, Found: "not checked: " + output.Printable(err.Error())}}
-	case len(report.Nodes) == 0:
-		return nil
-	}
-	var all []check.Finding
-	for _, l := range report.Lacks {
-		all = append(all, check.Finding{Check: name, Result: check.Warn, Found: output.Printable(l.What), Do: output.Printable(l.Do)})
-	}
-	var down []string
-	for _, n := range report.Nodes {
-		if !n.Ready {
-			down = append(down, output.Printable(n.Name))
-		}
-	}
-	if len(down) > 0 {
-		all = append(all, check.Finding{Check: name, Result: check.Warn, Found: "not ready: " + strings.Join(down, ", "), Do: "karve status says why"})
-	}
-	if len(all) == 0 {
-		all = []check.Finding{{Check: name, Result: check.OK, Found: fmt.Sprintf("%d, and nothing is missing that a client can see", len(report.Nodes))}}
-	}
-	return all
 }

@@ -1,5 +1,5 @@
 // Package nodes tells how the nodes of a running cluster are, and what the cluster lacks for them, for
-// karve status and karve check.
+// karve status.
 //
 // The server may be another user's, so nothing in its answers is trusted: they are limited in size and
 // decoded into plain types.
