@@ -3,24 +3,17 @@ package snapshots
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
-	"time"
 
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// ownContentsIdle is how long the contents of the snapshot in the data directory stay in
-// memory after a reset. Tests that share a cluster reset it every few seconds.
-const ownContentsIdle = time.Minute
-
-// ownContents caches the contents of the snapshot in the data directory. It reads them when they
-// are needed, and drops them when they have not been used for ownContentsIdle.
+// ownContents caches the contents of the snapshot in the data directory: tests that share a cluster reset it every few
+// seconds. karve reset sends its file instead.
 type ownContents struct {
 	mu       sync.Mutex
 	contents *datastore.Dump
 	file     os.FileInfo // the file that contents was read from
-	idle     *time.Timer
 }
 
 // of returns the contents of the snapshot at path. It calls read unless they are cached.
@@ -39,25 +32,5 @@ func (o *ownContents) of(path string, read func() (*datastore.Dump, error)) (*da
 		}
 		o.contents, o.file = contents, file
 	}
-	if o.idle == nil {
-		o.idle = time.AfterFunc(ownContentsIdle, func() {
-			o.forget()
-			// Package memory counts only allocations since the last collection. It does not
-			// notice when older memory becomes garbage.
-			runtime.GC()
-		})
-	} else {
-		o.idle.Reset(ownContentsIdle)
-	}
 	return o.contents, nil
-}
-
-// forget frees the contents.
-func (o *ownContents) forget() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.contents, o.file = nil, nil
-	if o.idle != nil {
-		o.idle.Stop()
-	}
 }

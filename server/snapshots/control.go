@@ -86,7 +86,6 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer os.RemoveAll(c.scratch()) // after a kill, the next start does it
-	defer c.own.forget()
 	defer server.stop()
 	if err := os.RemoveAll(c.scratch()); err != nil { // a server that was killed leaves it behind
 		return err
