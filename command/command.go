@@ -107,11 +107,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, datadir.Wait()),
 			inCategory(cluster, kubectl.Command(kubectlSetup())),
 			inCategory(cluster, datadir.Kubeconfig()),
-			inCategory(cluster, token.Command(token.Setup{
-				Flags:   func() []cli.Flag { return []cli.Flag{options.Config(), options.DataDir()} },
-				Before:  options.FindDataDir,
-				SSHUser: options.ConfiguredSSHUser,
-			})),
+			inCategory(cluster, token.Command()),
 			inCategory(cluster, clustertoken.Command()),
 			inCategory(cluster, nodeCommand()),
 			inCategory(cluster, installCommand()),

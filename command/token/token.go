@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -26,6 +25,7 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	bootstraptoken "k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/v1"
 
+	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/shell"
@@ -45,47 +45,40 @@ const (
 // a secret with a typing error.
 var errForm = errors.New("TOKEN has the wrong form: want " + tokenForm)
 
-// Setup is what the commands share with the others of a data directory.
-type Setup struct {
-	Flags   func() []cli.Flag // with data-dir
-	Before  cli.BeforeFunc    // reads the configuration
-	SSHUser func(*cli.Context) string
-}
-
 // Command is `karve token`.
-func Command(setup Setup) *cli.Command {
+func Command() *cli.Command {
 	return &cli.Command{
 		Name:  "token",
 		Usage: "create, list and delete bootstrap tokens, with which machines join the cluster",
 		Subcommands: []*cli.Command{
-			setup.create(),
+			createCommand(),
 			{
 				Name:   "list",
 				Usage:  "list bootstrap tokens, with their secrets",
-				Flags:  append(setup.serverFlags(), output.Flag()),
-				Before: setup.Before,
+				Flags:  append(serverFlags(), output.Flag()),
+				Before: options.FindDataDir,
 				Action: list,
 			},
 			{
 				Name:      "delete",
 				Usage:     "delete bootstrap tokens",
 				ArgsUsage: "TOKEN|ID...",
-				Flags:     setup.serverFlags(),
-				Before:    setup.Before,
+				Flags:     serverFlags(),
+				Before:    options.FindDataDir,
 				Action:    remove,
 			},
 		},
 	}
 }
 
-func (s Setup) create() *cli.Command {
+func createCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "create",
 		Usage:     "create a bootstrap token and print it",
 		ArgsUsage: "[TOKEN]",
 		Description: `Without TOKEN, Karve makes a random one. Other users of this machine can see the
 command line: leave TOKEN out unless something else has to know it before.`,
-		Flags: append(s.serverFlags(),
+		Flags: append(serverFlags(),
 			&cli.DurationFlag{Name: "ttl", Value: bootstraptoken.DefaultTokenDuration, Usage: "`DURATION` after which the token expires; 0 means never"},
 			&cli.StringFlag{Name: "usages", Value: strings.Join(bootstraptoken.DefaultTokenUsages, ","), Usage: "what the token is for: signing, authentication, or both, separated by a comma"},
 			&cli.StringFlag{Name: "groups", Value: strings.Join(bootstraptoken.DefaultTokenGroups, ","), Usage: "`GROUPS` that the token's holder is in, separated by commas. Each begins with " + bootstrapapi.BootstrapDefaultGroup + ":."},
@@ -93,14 +86,14 @@ command line: leave TOKEN out unless something else has to know it before.`,
 			&cli.BoolFlag{Name: "print-join-command", Usage: "print the command with which kubeadm joins a machine, instead of the token"},
 			&cli.BoolFlag{Name: "print-install-command", Usage: "print the command with which install.sh makes a machine a node, instead of the token"},
 		),
-		Before: s.Before,
-		Action: func(c *cli.Context) error { return create(c, s.SSHUser) },
+		Before: options.FindDataDir,
+		Action: create,
 	}
 }
 
 // serverFlags choose the server.
-func (s Setup) serverFlags() []cli.Flag {
-	return append(s.Flags(), &cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir"})
+func serverFlags() []cli.Flag {
+	return []cli.Flag{options.Config(), options.DataDir(), &cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir"}}
 }
 
 // connect returns a client for the server that the options choose.
@@ -114,7 +107,7 @@ func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
 	return client, config, err
 }
 
-func create(c *cli.Context, sshUser func(*cli.Context) string) error {
+func create(c *cli.Context) error {
 	wanted, err := parse(c.Args().Slice(), request{
 		ttl: c.Duration("ttl"), usages: c.String("usages"), groups: c.String("groups"), groupsGiven: c.IsSet("groups"),
 		description: c.String("description"), join: c.Bool("print-join-command") || c.Bool("print-install-command"),
@@ -143,7 +136,7 @@ func create(c *cli.Context, sshUser func(*cli.Context) string) error {
 				release = ""
 			}
 			line = to.install(*wanted.Token, os.Getenv("KARVE_DOWNLOAD_URL"), release)
-			if user := sshUser(c); user != "" && c.String("kubeconfig") == "" { // the server of this configuration
+			if user := options.ConfiguredSSHUser(c); user != "" && c.String("kubeconfig") == "" { // the server of this configuration
 				line += " --ssh-user " + shell.Quoted(user)
 			}
 		}
@@ -270,26 +263,12 @@ func read(ctx context.Context, client kubernetes.Interface, problems io.Writer) 
 		token, err := bootstraptoken.BootstrapTokenFromSecret(&secret)
 		if err != nil {
 			// Upstream's error may quote the token.
-			fmt.Fprintf(problems, "karve: Secret %s/%s is not a usable token: %s\n", secret.Namespace, output.Printable(secret.Name), wrongWith(&secret))
+			fmt.Fprintf(problems, "karve: Secret %s/%s is not a usable token\n", secret.Namespace, output.Printable(secret.Name))
 			continue
 		}
 		tokens = append(tokens, token)
 	}
 	return tokens, nil
-}
-
-// wrongWith says what is wrong with the Secret of a token, without what is secret.
-func wrongWith(s *corev1.Secret) string {
-	id, secret := string(s.Data[bootstrapapi.BootstrapTokenIDKey]), string(s.Data[bootstrapapi.BootstrapTokenSecretKey])
-	switch {
-	case !bootstraputil.IsValidBootstrapTokenID(id):
-		return bootstrapapi.BootstrapTokenIDKey + " is not 6 characters, each a-z or 0-9"
-	case s.Name != bootstraputil.BootstrapTokenSecretName(id):
-		return "its name must be " + bootstraputil.BootstrapTokenSecretName(id)
-	case !bootstraputil.IsValidBootstrapToken(bootstraputil.TokenFromIDAndSecret(id, secret)):
-		return bootstrapapi.BootstrapTokenSecretKey + " is not 16 characters, each a-z or 0-9"
-	}
-	return bootstrapapi.BootstrapTokenExpirationKey + " is not a time in RFC 3339"
 }
 
 // table is kubeadm's.
