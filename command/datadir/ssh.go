@@ -2,7 +2,6 @@ package datadir
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -68,20 +67,6 @@ func printPublicKey(c *cli.Context) error {
 	}
 	_, err = fmt.Fprintln(c.App.Writer, tunnels.AuthorizedKey(signer, "karve@"+host))
 	return err
-}
-
-// readTunnels asks the server for its tunnels. Nothing is known of those of a server that does not
-// answer, or of a release without them.
-func readTunnels(ctx context.Context, dir string) []control.Tunnel {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	client := control.New(dir)
-	defer client.Close()
-	all, err := client.Tunnels(ctx)
-	if err != nil {
-		return nil
-	}
-	return all
 }
 
 // describeTunnel is a tunnel for people.

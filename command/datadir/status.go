@@ -156,7 +156,10 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 		return nil, err
 	}
 	if s.PID != 0 {
-		s.Tunnels, s.Manifests = readTunnels(ctx, dir), readManifests(ctx, dir)
+		s.Tunnels = asked(ctx, dir, (*control.Client).Tunnels)
+		if all := asked(ctx, dir, (*control.Client).Manifests); all != nil && (all.Problem != "" || len(all.Files) > 0) {
+			s.Manifests = all
+		}
 	}
 	s.readNodes(ctx) // last: a node may be silent until the time is over
 	return s, nil
@@ -261,17 +264,16 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 	return err
 }
 
-// readManifests asks the server for its manifests. It returns nil if there are none, or if the server does not answer.
-func readManifests(ctx context.Context, dir string) *control.Manifests {
+// asked is the server's answer to one question, or the zero value if it does not answer, or is of a release that cannot.
+func asked[T any](ctx context.Context, dir string, ask func(*control.Client, context.Context) (T, error)) (answer T) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	client := control.New(dir)
 	defer client.Close()
-	all, err := client.Manifests(ctx)
-	if err != nil || all.Problem == "" && len(all.Files) == 0 {
-		return nil
+	if got, err := ask(client, ctx); err == nil {
+		answer = got
 	}
-	return all
+	return answer
 }
 
 // describeManifests writes a line for each file, and one for each problem.

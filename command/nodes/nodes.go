@@ -215,14 +215,6 @@ func (s Server) askKubelet(ctx context.Context, node string) (*Usage, error) {
 	return &Usage{MilliCPU: int64(*answer.Node.CPU.UsageNanoCores / 1_000_000), Memory: int64(*answer.Node.Memory.WorkingSetBytes), Source: "kubelet"}, nil
 }
 
-// statusError is an answer that is not 200 OK.
-type statusError struct {
-	code  int
-	cause string
-}
-
-func (e *statusError) Error() string { return e.cause }
-
 // get decodes the answer of the API server for a path.
 func (s Server) get(ctx context.Context, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
@@ -243,7 +235,7 @@ func (s Server) get(ctx context.Context, path string, into any) error {
 		return err
 	}
 	if response.StatusCode != http.StatusOK {
-		return &statusError{response.StatusCode, cause(response.Status, text)}
+		return errors.New(cause(response.Status, text))
 	}
 	if err := json.Unmarshal(text, into); err != nil {
 		return errors.New("the answer is not understood")
