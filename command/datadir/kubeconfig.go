@@ -28,8 +28,8 @@ certificate back before it expires, so prefer a short --ttl; "karve certs list" 
 all of them. Without --user, it is the administrator's, whose rights have no limit.
 
 With --server, or if the server was started with --advertise-url, the kubeconfig is
-for another machine. A warning says if the certificate of the server is not valid
-for that name or address.`,
+for another machine. Clients refuse the server unless its certificate is valid for
+that name or address: --tls-san of karve server adds one.`,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(),
 			&cli.StringFlag{Name: "user", Usage: "`NAME` of a user to make, instead of the administrator"},

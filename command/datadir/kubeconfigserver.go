@@ -1,27 +1,20 @@
 package datadir
 
 import (
-	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/servers"
-	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // advertised is the value of --server that stands for the address that the server advertises.
@@ -63,9 +56,6 @@ func serverFor(c *cli.Context, text []byte) (string, error) {
 	server, err := parseServer(wanted, port)
 	if err != nil {
 		return "", err
-	}
-	if warning := uncovered(c.Context, dir, server); warning != "" {
-		fmt.Fprintln(c.App.ErrWriter, "karve: warning: "+warning)
 	}
 	return server.String(), nil
 }
@@ -137,57 +127,4 @@ func withServer(text []byte, server string) ([]byte, error) {
 		certs.SetServer(cluster, server)
 	}
 	return clientcmd.Write(*config)
-}
-
-// uncovered says that the serving certificate is not valid for the host of server, or why that is not
-// known. It is empty if the certificate is.
-func uncovered(ctx context.Context, dir string, server *url.URL) string {
-	host := server.Hostname()
-	certificate, err := servingCertificate(ctx, dir, host)
-	if err != nil {
-		return fmt.Sprintf("whether the server's certificate is valid for %s is unknown: %v", host, err)
-	}
-	if certificate.VerifyHostname(host) == nil {
-		return ""
-	}
-	if mine, err := net.InterfaceAddrs(); err == nil && certificate.Subject.CommonName == "kube-apiserver" {
-		// Karve adds an address of this machine when a client connects to it.
-		ip := net.ParseIP(host)
-		if ip != nil && slices.ContainsFunc(mine, func(a net.Addr) bool { n, ok := a.(*net.IPNet); return ok && n.IP.Equal(ip) }) {
-			return ""
-		}
-	}
-	return fmt.Sprintf("the server's certificate is not valid for %s: add --tls-san %[1]s to the server, or clients will refuse it", host)
-}
-
-// servingCertificate is the certificate that the server shows to clients that ask for host. If no server
-// runs, it is the one in the data directory.
-func servingCertificate(ctx context.Context, dir, host string) (*x509.Certificate, error) {
-	if _, held, err := directory.Holder(dir); err == nil && held {
-		if config, err := servers.Kubeconfig(dir); err == nil {
-			return shown(ctx, config, host)
-		}
-	}
-	all, err := certutil.CertsFromFile(filepath.Join(dir, "certs", string(certs.Serving)+".crt"))
-	if err != nil {
-		return nil, err
-	}
-	return all[0], nil
-}
-
-// shown asks a running server. It sends nothing, so it does not have to trust the answer.
-func shown(ctx context.Context, config *rest.Config, host string) (*x509.Certificate, error) {
-	u, err := url.Parse(config.Host)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	dialer := tls.Dialer{Config: &tls.Config{ServerName: host, InsecureSkipVerify: true}}
-	connection, err := dialer.DialContext(ctx, "tcp", u.Host)
-	if err != nil {
-		return nil, err
-	}
-	defer connection.Close()
-	return connection.(*tls.Conn).ConnectionState().PeerCertificates[0], nil
 }
