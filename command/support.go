@@ -156,7 +156,7 @@ func (s *support) commands(c *cli.Context) {
 	}
 	all := []question{
 		{"version.txt", "version", false}, {"status.txt", "status", true}, {"status.json", "status -o json", true}, {"check.txt", "check", true},
-		{"certificates.txt", "certs list", true}, {"datastore.json", "datastore stats -o json", true}, {"backups.txt", "backup list", true},
+		{"certificates.txt", "certs list", true}, {"datastore.json", "datastore stats -o json", true},
 	}
 	if s.running {
 		all = append(all, question{"secrets.txt", "secrets status", true})

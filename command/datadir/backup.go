@@ -1,10 +1,8 @@
 package datadir
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,12 +53,6 @@ func Backup() *cli.Command {
 					&cli.StringSliceFlag{Name: "recipient", Usage: "`KEY` of age, the public one, to seal the backup for. Repeat it for several."},
 					passphrase("`FILE` with a passphrase to seal the backup with; - is standard input")),
 				Before: options.ReadDataDir, Action: createBackup,
-			},
-			{
-				Name: "list", ArgsUsage: "[DIR]",
-				Usage:       "list the backups in a directory",
-				Description: "DIR is DATA-DIR/" + backupsDir + " by default. It does not read the databases: karve backup verify does.",
-				Flags:       with(output.Flag()), Before: options.ReadDataDir, Action: listBackups,
 			},
 			{
 				Name: "verify", ArgsUsage: "FILE", Usage: "check that a backup is whole, and print what is in it",
@@ -213,7 +205,7 @@ func takeSnapshot(c *cli.Context, dir, scratch string, w io.Writer) error {
 	return err
 }
 
-// backupInfo is a line of `karve backup list`.
+// backupInfo is what `karve backup verify` prints.
 type backupInfo struct {
 	File     string    `json:"file"`
 	Bytes    int64     `json:"bytes"`
@@ -222,60 +214,6 @@ type backupInfo struct {
 	Keys     int64     `json:"keys,omitempty"`
 	Version  string    `json:"version,omitempty"`
 	Sealed   bool      `json:"sealed"`
-	Problem  string    `json:"problem,omitempty"`
-}
-
-func (b *backupInfo) of(i snapshot.Info) {
-	b.Time, b.Revision, b.Keys, b.Version = i.Time, i.Revision, i.Keys, i.Version
-}
-
-func listBackups(c *cli.Context) error {
-	dir := filepath.Join(Absolute(c.String("data-dir")), backupsDir)
-	switch c.Args().Len() {
-	case 0:
-	case 1:
-		dir = Absolute(c.Args().First())
-	default:
-		return fmt.Errorf("karve backup list takes one DIR, got %d arguments", c.Args().Len())
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil && (c.Args().Present() || !errors.Is(err, fs.ErrNotExist)) {
-		return err
-	}
-	all := []backupInfo{}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() || !strings.HasSuffix(e.Name(), backupSuffix) {
-			continue
-		}
-		b := backupInfo{File: filepath.Join(dir, e.Name()), Bytes: info.Size()}
-		f, err := os.Open(b.File)
-		if err == nil {
-			if b.Sealed = isSealed(f); b.Sealed {
-				b.Time = info.ModTime().UTC().Truncate(time.Second)
-			} else {
-				err = snapshot.WithOpen(f, func(s *snapshot.Snapshot) error { b.of(s.Info); return nil })
-			}
-			f.Close()
-		}
-		if err != nil {
-			b.Problem = err.Error()
-		}
-		all = append(all, b)
-	}
-	return output.Show(c, all, func(w io.Writer) {
-		fmt.Fprintln(w, "FILE\tTIME\tBYTES\tKEYS\tREVISION\tSTATE")
-		for _, b := range all {
-			state := "plain"
-			switch {
-			case b.Problem != "":
-				state = b.Problem
-			case b.Sealed:
-				state = "sealed"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", b.File, b.Time.Local().Format(time.DateTime), b.Bytes, b.Keys, b.Revision, state)
-		}
-	})
 }
 
 // withBackup opens the file that is the argument.
@@ -317,7 +255,7 @@ func verifyBackup(c *cli.Context) error {
 		}
 		defer scratch.Remove()
 		err = snapshot.WithSource(file, open, func(s *snapshot.Snapshot) error {
-			b.of(s.Info)
+			b.Time, b.Revision, b.Keys, b.Version = s.Time, s.Revision, s.Keys, s.Version
 			_, err := s.Verify(c.Context, scratch.Dir())
 			return err
 		})
