@@ -30,11 +30,11 @@ func (e *Engine) Compact(ctx context.Context, revision int64, physical bool) err
 	if err != nil || !physical {
 		return err
 	}
-	return e.WaitTidy(ctx)
+	return e.waitTidy(ctx)
 }
 
-// WaitTidy waits until all compacted rows are deleted.
-func (e *Engine) WaitTidy(ctx context.Context) error {
+// waitTidy waits until all compacted rows are deleted.
+func (e *Engine) waitTidy(ctx context.Context) error {
 	return e.waitUntil(ctx, &e.tidy, func() bool {
 		e.wakeCommitter()
 		return e.backlog.Load() == 0

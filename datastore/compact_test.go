@@ -35,7 +35,7 @@ func TestCompactionFreesSpace(t *testing.T) {
 	crash(t, e) // in the middle of the compaction
 	lock.Close()
 	e, lock = openLocked(t, dir, Options{})
-	if err := e.WaitTidy(t.Context()); err != nil {
+	if err := e.waitTidy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	live := int64(200 * 1100)

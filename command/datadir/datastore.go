@@ -11,9 +11,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
@@ -25,7 +22,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
-	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/snapshot"
 )
@@ -41,11 +37,10 @@ func Datastore() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "datastore",
-		Usage: "inspect, compact, back up, restore and migrate the datastore",
+		Usage: "inspect, back up, restore and migrate the datastore",
 		Subcommands: []*cli.Command{
 			sub("stats", "", "print figures about the datastore", asOwner(datastoreStats), output.Flag()),
 			sub("verify", "", "check every page and row of the database", asOwner(datastoreVerify), output.Flag()),
-			sub("compact", "", "remove all history, and make the file smaller", asOwner(datastoreCompact)),
 			sub("backup", "FILE", "write a backup to a file, while a server runs or not", datastoreBackup,
 				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}),
 			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", datastoreRestore,
@@ -289,71 +284,4 @@ func datastoreImport(c *cli.Context) error {
 			return inPlace(keysOf(c, i.To))
 		})
 	})
-}
-
-func datastoreCompact(c *cli.Context) error {
-	path, err := engineFile(c)
-	if err != nil {
-		return err
-	}
-	lock, err := directory.Acquire(filepath.Dir(path))
-	if errors.Is(err, directory.ErrLocked) {
-		dir := c.String("data-dir") // of the server, which has the socket
-		revision, err := compactServer(c.Context, dir, path)
-		if err != nil {
-			return fmt.Errorf("compact the datastore of the server that uses %s: %w", dir, err)
-		}
-		fmt.Fprintf(c.App.Writer, "compacted to revision %d; the server makes the file smaller when it is idle\n", revision)
-		return nil
-	} else if err != nil {
-		return err
-	}
-	defer lock.Close()
-	done, err := admin.Compact(c.Context, lock)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.App.Writer, "compacted %s to revision %d: %d bytes, %d before\n", done.Path, done.Revision, done.After, done.Before)
-	return nil
-}
-
-// compactServer makes the server of dir, which must use the database named file, compact it to its
-// newest revision. It uses the etcd API.
-func compactServer(ctx context.Context, dir, file string) (int64, error) {
-	asked := control.New(dir)
-	defer asked.Close()
-	if err := asked.Uses(ctx, file); err != nil {
-		return 0, err
-	}
-	path, err := filepath.Abs(filepath.Join(dir, "kine.sock"))
-	if err != nil {
-		return 0, err
-	}
-	if !Exists(path) {
-		return 0, fmt.Errorf("%s does not exist: the server is not ready, or its datastore is an external one", path)
-	}
-	short, release, err := control.SocketPath(path)
-	if err != nil {
-		return 0, err
-	}
-	defer release()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	client, err := clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{socket.URL(short)}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
-	})
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	defer client.Close()
-	// Every read returns the newest revision.
-	read, err := client.Get(ctx, "compact_rev_key")
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	revision := read.Header.Revision
-	if _, err := client.Compact(ctx, revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return revision, nil
 }

@@ -80,7 +80,7 @@ func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
 	backup := filepath.Join(roots, "backup.db")
 	all := func(state string) {
 		for _, words := range []string{
-			"datastore stats", "datastore verify", "datastore compact", "certs renew", "status",
+			"datastore stats", "datastore verify", "certs renew", "status",
 			"datastore backup " + filepath.Join(dir, state+".db"), "datastore backup --overwrite " + backup,
 			"snapshot --overwrite", "snapshot --overwrite " + filepath.Join(roots, "snapshot"),
 			"reset --yes", "reset --yes " + filepath.Join(roots, "snapshot"),

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -14,9 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
@@ -98,17 +94,11 @@ func TestDatastoreStopped(t *testing.T) {
 		t.Errorf("backup: %v, %v, want mode 0600", info, err)
 	}
 
-	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", dir), "to revision 61: ")
-	if s := readDatastore(t, dir); s.CompactRevision != 61 || s.Rows != 20 || s.Keys != 20 {
-		t.Errorf("stats after compaction: got %+v, want 20 rows, compacted to 61", s)
-	}
-	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", dir), "to revision 61: ") // nothing to do is no error
-
 	wantOutput(t, karve(t, "datastore", "restore", "--data-dir", dir, backup), "restored 20 keys to ", ".before-restore-")
 	if s := readDatastore(t, dir); s.Revision != restoredRevision || s.CompactRevision != s.Revision {
 		t.Errorf("stats after restore: got %+v, want revision and compaction %d", s, restoredRevision)
 	}
-	for _, args := range []string{"stats --data-dir .", "verify --data-dir .", "backup --data-dir . b", "compact --data-dir .", "restore --data-dir . b", "restore --data-dir new b"} {
+	for _, args := range []string{"stats --data-dir .", "verify --data-dir .", "backup --data-dir . b", "restore --data-dir . b", "restore --data-dir new b"} {
 		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
 		cmd.Dir = dir // names are relative to where the command runs
 		succeed(t, cmd)
@@ -157,36 +147,6 @@ func TestDatastoreLive(t *testing.T) {
 	self := fmt.Sprintf("data directory is in use: %s is held by process %d: stop the server first", dir, os.Getpid())
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, backup)), self)
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "import", "--data-dir", dir, backup)), self)
-	socket := filepath.Join(dir, "kine.sock")
-	wantProblems(t, finish(t, command(t, "karve", "datastore", "compact", "--data-dir", dir)), dir+"…"+socket+" does not exist")
-
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kv := &compactor{engine: e}
-	etcd := grpc.NewServer()
-	etcdserverpb.RegisterKVServer(etcd, kv)
-	go etcd.Serve(listener)
-	defer etcd.Stop()
-	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", dir), "compacted to revision 2;")
-	if got := e.CompactRevision(); got != 2 {
-		t.Errorf("compacted to %d, want 2", got)
-	}
-
-	// Where the path is too long for a socket, the server leaves a link to it.
-	elsewhere := filepath.Join(dir, "elsewhere")
-	if err := errors.Join(os.Rename(socket, elsewhere), os.Symlink(elsewhere, socket)); err != nil {
-		t.Fatal(err)
-	}
-	long := filepath.Join(dir, strings.Repeat("long/", 30))
-	if err := errors.Join(os.MkdirAll(filepath.Dir(long), 0o700), os.Symlink(dir, long)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: "/registry/live", Value: []byte("w")}); err != nil {
-		t.Fatal(err)
-	}
-	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", long), "compacted to revision 3;")
 }
 
 func TestDatastoreSalvage(t *testing.T) {
@@ -230,14 +190,6 @@ func TestDatastoreOfAnotherServer(t *testing.T) {
 	answers := &http.Server{Handler: snapshots.DatastoreHandler(e)}
 	go answers.Serve(asked)
 	defer answers.Close()
-	listener, err := net.Listen("unix", filepath.Join(dir, "kine.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	etcd := grpc.NewServer()
-	etcdserverpb.RegisterKVServer(etcd, &compactor{engine: e})
-	go etcd.Serve(listener)
-	defer etcd.Stop()
 	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: "/registry/a", Value: []byte("v")}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +203,7 @@ func TestDatastoreOfAnotherServer(t *testing.T) {
 	}
 	want := "the server of " + dir + " uses another datastore, " + filepath.Join(dir, datastore.EngineFile) +
 		"; name the --data-dir of the server that uses " + filepath.Join(other, datastore.EngineFile) + " with --data-dir"
-	for _, args := range [][]string{{"datastore", "stats"}, {"datastore", "verify"}, {"datastore", "compact"}, {"datastore", "backup", "--overwrite"}, {"status"}} {
+	for _, args := range [][]string{{"datastore", "stats"}, {"datastore", "verify"}, {"datastore", "backup", "--overwrite"}, {"status"}} {
 		args = append(args, "--data-dir", dir, "--datastore-endpoint", "sqlite://"+other)
 		if slices.Contains(args, "backup") {
 			args = append(args, backup)
@@ -261,28 +213,11 @@ func TestDatastoreOfAnotherServer(t *testing.T) {
 	if text, err := os.ReadFile(backup); err != nil || string(text) != "the last one" {
 		t.Errorf("the file of the backup: %q, %v, want it untouched", text, err)
 	}
-	if got := e.CompactRevision(); got > 1 {
-		t.Errorf("the other server's database was compacted to %d", got)
-	}
 	link := filepath.Join(t.TempDir(), "link") // another name of the same directory
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
 	wantOutput(t, karve(t, "datastore", "backup", "--overwrite", "--data-dir", dir, "--datastore-endpoint", "sqlite://"+link, backup), "backed up 1 keys at revision 2")
-}
-
-// compactor is as much of the etcd API as compaction takes.
-type compactor struct {
-	etcdserverpb.UnimplementedKVServer
-	engine *datastore.Engine
-}
-
-func (k *compactor) Range(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-	return &etcdserverpb.RangeResponse{Header: &etcdserverpb.ResponseHeader{Revision: k.engine.Revision()}}, nil
-}
-
-func (k *compactor) Compact(ctx context.Context, r *etcdserverpb.CompactionRequest) (*etcdserverpb.CompactionResponse, error) {
-	return &etcdserverpb.CompactionResponse{Header: &etcdserverpb.ResponseHeader{}}, k.engine.Compact(ctx, r.Revision, false)
 }
 
 // stateOfK3s makes the state.db of a k3s with one key. It stays open until the end of the
@@ -330,7 +265,7 @@ func TestDatastoreProblems(t *testing.T) {
 	t.Parallel()
 	empty := t.TempDir()
 	file := filepath.Join(empty, datastore.EngineFile)
-	for _, args := range []string{"stats", "verify", "compact", "backup X"} {
+	for _, args := range []string{"stats", "verify", "backup X"} {
 		words := strings.Fields(args)
 		words = append([]string{"datastore", words[0], "--data-dir", empty}, words[1:]...)
 		wantProblems(t, finish(t, command(t, "karve", words...)), file+" does not exist: no server has been started with this --data-dir")
@@ -386,7 +321,7 @@ func TestDatastoreElsewhere(t *testing.T) {
 	wantOutput(t, succeed(t, cmd), want...)
 
 	backup := filepath.Join(t.TempDir(), "backup.db")
-	for _, args := range [][]string{{"verify"}, {"backup", backup}, {"compact"}, {"restore", backup}} {
+	for _, args := range [][]string{{"verify"}, {"backup", backup}, {"restore", backup}} {
 		karve(t, append([]string{"datastore", args[0], "--config", config}, args[1:]...)...)
 	}
 	if s := readDatastore(t, dir); s.Revision != restoredRevision {
@@ -401,7 +336,7 @@ func TestDatastoreElsewhere(t *testing.T) {
 		"https://u:s3cret@h:2379":      "https://u:xxxxx@h:2379 is an etcd: use etcdctl",
 		"memory://":                    "keeps nothing on the disk",
 	} {
-		for _, args := range [][]string{{"stats"}, {"verify"}, {"compact"}, {"backup", "B"}, {"restore", backup}, {"import", backup}} {
+		for _, args := range [][]string{{"stats"}, {"verify"}, {"backup", "B"}, {"restore", backup}, {"import", backup}} {
 			got := finish(t, command(t, "karve", append([]string{"datastore", args[0], "--data-dir", data, "--datastore-endpoint", endpoint}, args[1:]...)...))
 			wantProblems(t, got, want)
 			if strings.Contains(got.stderr, "s3cret") {

@@ -35,7 +35,6 @@ func TestPaths(t *testing.T) {
 			})
 			for _, args := range [][]string{
 				{"status", "--data-dir", data},
-				{"datastore", "compact", "--data-dir", data},
 				{"snapshot", "--data-dir", data, filepath.Join(temp, "snapshot")},
 				{"kubectl", "--data-dir", data, "get", "namespace", "-o", "name"},
 			} {

@@ -38,7 +38,6 @@ func TestDowngradeIsRefusedUntouched(t *testing.T) {
 	backup := filepath.Join(t.TempDir(), "backup")
 	for _, args := range [][]string{
 		append([]string{"server", "--data-dir", dir}, bare...),
-		{"datastore", "compact", "--data-dir", dir},
 		{"datastore", "backup", "--data-dir", dir, backup},
 		{"datastore", "stats", "--data-dir", dir},
 		{"status", "--data-dir", dir},

@@ -1,5 +1,5 @@
 // Package admin does to the database of a directory what an administrator asks for: open it as it is
-// found, restore a backup, salvage what can be read, compact it. No engine may have it open.
+// found, restore a backup, salvage what can be read. No engine may have it open.
 package admin
 
 import (
