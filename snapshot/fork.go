@@ -22,9 +22,6 @@ const (
 	unfinished = "fork-unfinished"
 	// origin records what the fork was made of. It is the last file of the fork.
 	origin = "fork-of"
-	// clusterKey is the key that a cluster shares with its forks: the service account key
-	// (certs.ServiceAccount).
-	clusterKey = "service-account.key"
 )
 
 // Origin says what a data directory was made of.
@@ -116,12 +113,8 @@ func check(source string, to Target) (already *Origin, begun *mark, err error) {
 	return nil, begun, nil
 }
 
-// alreadyOf returns what the cluster in dataDir was made of, if that is source. A service
-// starts with the same options again and again.
-//
-// The snapshot counts, not its name: a file may be moved, and another one may take its
-// place. If that is of the same cluster, it counts as a newer snapshot, as with backups
-// under one name. A source that is gone is recognised by its name.
+// alreadyOf returns what the cluster in dataDir was made of, if that was source. A service starts with the same options again and
+// again, also when the source has changed or is gone: only its path counts. Forks of v1.36.4 have no record of it.
 func alreadyOf(source, dataDir, taken string) (*Origin, error) {
 	if same(source, dataDir) {
 		return nil, fmt.Errorf("%s is the data directory itself", source)
@@ -130,51 +123,15 @@ func alreadyOf(source, dataDir, taken string) (*Origin, error) {
 	if of == nil {
 		return nil, fmt.Errorf("%w: %s, and it is no fork; a fork needs a data directory of its own", ErrOccupied, taken)
 	}
-	other := fmt.Errorf("%w: %s is a fork of %s; a fork of %s needs a data directory of its own (karve reset FILE goes back to another snapshot of the same cluster)",
-		ErrOccupied, dataDir, of, source)
 	path, err := filepath.Abs(source)
 	if err != nil {
 		return nil, err
 	}
-	named := of.Source == path
-	info, err := os.Stat(source)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if named {
-			return of, nil
-		}
-		return nil, err
-	case err != nil:
-		return nil, err
-	case info.IsDir():
-		key, err := os.ReadFile(filepath.Join(source, certsName, clusterKey))
-		if err == nil && (named || of.Source == "") && sameCluster(dataDir, key) {
-			return of, nil
-		}
-		return nil, other
-	}
-	err = WithFile(source, func(s *Snapshot) error {
-		switch {
-		case s.Info.equal(of.Info):
-		case named && sameCluster(dataDir, s.Certificate(clusterKey)):
-		default:
-			return other
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	if of.Source != "" && of.Source != path {
+		return nil, fmt.Errorf("%w: %s is a fork of %s already: leave --fork-from out; a fork of %s needs a data directory of its own (karve reset FILE goes back to another snapshot of the same cluster)",
+			ErrOccupied, dataDir, of, source)
 	}
 	return of, nil
-}
-
-func (i Info) equal(j Info) bool {
-	return i.Time.Equal(j.Time) && i.Revision == j.Revision && i.Keys == j.Keys
-}
-
-func sameCluster(dataDir string, key []byte) bool {
-	own, err := os.ReadFile(filepath.Join(dataDir, certsName, clusterKey))
-	return err == nil && len(key) > 0 && string(own) == string(key)
 }
 
 // String names the source, and the time and revision of the snapshot.

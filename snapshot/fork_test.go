@@ -243,19 +243,6 @@ func TestForkAgain(t *testing.T) {
 		}
 		return to
 	}
-	// changed returns a snapshot of the same cluster, or of another, with one key more.
-	changed := func(t *testing.T, key string) string {
-		other := cluster(t)
-		put(t, other, "/registry/c", "newer")
-		if err := os.WriteFile(filepath.Join(other, "certs", "service-account.key"), []byte(key), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		to := filepath.Join(t.TempDir(), "changed")
-		if _, err := take(t, snapshot.Source{DataDir: other, StoreDir: other}, to); err != nil {
-			t.Fatal(err)
-		}
-		return to
-	}
 	for name, test := range map[string]struct {
 		from  string
 		then  func(t *testing.T, dir, from string) (again string)
@@ -263,17 +250,8 @@ func TestForkAgain(t *testing.T) {
 	}{
 		"the same file":      {from: file},
 		"the same directory": {from: source},
-		"the file has moved": {from: file, then: func(t *testing.T, _, from string) string {
+		"the file has moved": {from: file, other: true, then: func(t *testing.T, _, from string) string {
 			return copied(t, from, filepath.Join(t.TempDir(), "moved"))
-		}},
-		"the file is a newer snapshot": {from: file, then: func(t *testing.T, _, from string) string {
-			return copied(t, changed(t, "accounts"), from)
-		}},
-		"the file is of another cluster": {from: file, other: true, then: func(t *testing.T, _, from string) string {
-			return copied(t, changed(t, "of others"), from)
-		}},
-		"another file of the same cluster": {from: file, other: true, then: func(t *testing.T, _, _ string) string {
-			return changed(t, "accounts")
 		}},
 		"another directory": {from: file, other: true, then: func(t *testing.T, _, _ string) string { return cluster(t) }},
 		"the file is gone": {from: file, then: func(t *testing.T, _, from string) string {
