@@ -30,12 +30,12 @@ type comparison struct {
 	Rounds  int
 	Samples []*sample
 
-	name  string
-	lines []line // of the table
-	notes string
-	peers []*peer // Karve is the last
-	only  []string
-	report.Output
+	name    string
+	lines   []line // of the table
+	notes   string
+	peers   []*peer // Karve is the last
+	only    []string
+	record  string // the file that gets every figure; empty: none
 	args    []string
 	dir     string
 	karve   string
@@ -55,7 +55,7 @@ type comparison struct {
 func newComparison(name string, rounds int, rows []string, stdout, stderr io.Writer) (*comparison, *string) {
 	cmp := &comparison{name: name, flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr}
 	cmp.flags.SetOutput(stderr)
-	cmp.Register(cmp.flags)
+	cmp.flags.StringVar(&cmp.record, "record", "", "`FILE` that gets every figure in Go's benchmark format, for benchstat")
 	cmp.flags.IntVar(&cmp.Rounds, "rounds", rounds, "rounds; the table has their medians")
 	cmp.flags.StringVar(&cmp.dir, "dir", "", "directory on the disk to measure (default: the one for temporary files)")
 	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: a build of this tree)")
@@ -75,9 +75,6 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 	}
 	if cmp.upstream != "" {
 		cmp.against = againstNone
-	}
-	if err := cmp.Check(); err != nil {
-		return err
 	}
 	cmp.args = args
 	if cmp.Rounds < 1 || cmp.Rounds > 100 {
@@ -101,6 +98,13 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 		if !slices.Contains(rows, row) {
 			return fmt.Errorf("-only: there is no row %q, only %s", row, strings.Join(rows, ", "))
 		}
+	}
+	if cmp.record != "" { // an error after the measurement would be too late
+		f, err := os.OpenFile(cmp.record, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return fmt.Errorf("-record: %w", err)
+		}
+		return f.Close()
 	}
 	return nil
 }
@@ -154,12 +158,31 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 			cmp.Samples = append(cmp.Samples, s)
 		}
 	}
-	return errors.Join(cmp.Write(cmp.stdout, cmp), errors.Join(failed...))
+	cmp.print()
+	if cmp.record != "" {
+		var text strings.Builder
+		if err := cmp.recorded().Write(&text); err != nil {
+			failed = append(failed, err)
+		} else if err := os.WriteFile(cmp.record, []byte(text.String()), 0o644); err != nil {
+			failed = append(failed, fmt.Errorf("-record: %w", err))
+		}
+	}
+	return errors.Join(failed...)
 }
 
-// Record implements report.Reporter.
-func (cmp *comparison) Record() *report.Record {
-	r := report.NewRecord(cmp.name, cmp.Machine, cmp.args, cmp.otherLoad())
+// recorded is every figure, with remarks on the run.
+func (cmp *comparison) recorded() *report.Record {
+	name := strings.ToUpper(cmp.name[:1]) + cmp.name[1:]
+	if cmp.name == "api" {
+		name = "API"
+	}
+	r := &report.Record{Benchmark: name, CPU: machine.Processor()}
+	r.Remark("command", "scripts/bench "+strings.Join(append([]string{cmp.name}, cmp.args...), " "))
+	r.Remark("date", time.Now().UTC().Format(time.DateOnly))
+	r.Remark("machine", cmp.Machine)
+	if most := cmp.otherLoad(); most > report.Quiet {
+		r.Remark("disturbed", fmt.Sprintf("other processes used up to %.0f %% of the machine", 100*most))
+	}
 	if cmp.datastores == nil {
 		r.Remark("peers", peerVersions())
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/karve-k8s/karve/test/bench/report"
@@ -47,9 +46,10 @@ func values(samples []*sample, peer, row, unit string) (all []float64) {
 	return all
 }
 
-// Print writes the medians as a table: a column for each peer, of which Karve is the last, the
+// print prints the medians as a table: a column for each peer, of which Karve is the last, the
 // ratio of Karve's figure to the first peer's.
-func (cmp *comparison) Print(w io.Writer) error {
+func (cmp *comparison) print() {
+	w := cmp.stdout
 	t := report.Table{{"", ""}}
 	for _, p := range cmp.peers {
 		t[0] = append(t[0], p.title)
@@ -78,7 +78,6 @@ func (cmp *comparison) Print(w io.Writer) error {
 	if cmp.notes != "" {
 		fmt.Fprintf(w, "\n%s", cmp.notes)
 	}
-	return nil
 }
 
 // cells are the cells of a line; nil if it was not measured.
