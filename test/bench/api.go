@@ -15,10 +15,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/test/bench/load"
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
@@ -111,25 +109,14 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // load starts a control plane, and measures it as b says.
 func (cmp *comparison) load(ctx context.Context, p *peer, dir string, s *sample, b *apiBench) error {
-	c, probe, err := p.startReady(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer c.kill()
-	defer probe.close()
-	b.comparison, b.cluster, b.peer, b.sample, b.probe = cmp, c, p, s, probe
-	probe.close() // a profile opens another connection
-	if err := b.connect(); err != nil {
-		return err
-	}
-	if err := b.measure(ctx); err != nil {
-		if failed := c.failed(); failed != nil {
-			return failed
+	return p.whileRunning(ctx, dir, func(c *cluster, probe *prober) error {
+		b.comparison, b.cluster, b.peer, b.sample, b.probe = cmp, c, p, s, probe
+		probe.close() // a profile opens another connection
+		if err := b.connect(); err != nil {
+			return err
 		}
-		return err
-	}
-	_, err = c.stop(ctx)
-	return err
+		return b.measure(ctx)
+	})
 }
 
 // silence hides the errors that client-go logs when a server stops.
@@ -154,19 +141,10 @@ type apiBench struct {
 
 // connect makes the clients.
 func (b *apiBench) connect() error {
-	file := func(name certs.Name, ext string) string { return filepath.Join(b.cluster.certs, string(name)+ext) }
 	for range apiClients {
-		config := &rest.Config{
-			Host: "https://" + b.cluster.host,
-			QPS:  -1,
-			TLSClientConfig: rest.TLSClientConfig{
-				CAFile: file(certs.ServerCA, ".crt"), CertFile: file(certs.Admin, ".crt"), KeyFile: file(certs.Admin, ".key"),
-			},
-			ContentConfig:      rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
-			DisableCompression: true, // of both peers, as Karve's kubeconfig has it
-			// client-go shares a connection between clients of the same dialer.
-			Dial: (&net.Dialer{}).DialContext,
-		}
+		config := b.cluster.config()
+		config.DisableCompression = true          // of both peers, as Karve's kubeconfig has it
+		config.Dial = (&net.Dialer{}).DialContext // client-go shares a connection between clients of the same dialer
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return err

@@ -34,16 +34,11 @@ func buildDir() (string, error) {
 }
 
 // chosenKarve returns the absolute path of the binary that was asked for, because each server has a
-// working directory of its own. Without one, it builds Karve.
+// working directory of its own. Without one, it builds what a user would install.
 func chosenKarve(ctx context.Context, binary string, stderr io.Writer) (string, error) {
-	if binary == "" {
-		return buildKarve(ctx, stderr)
+	if binary != "" {
+		return filepath.Abs(binary)
 	}
-	return filepath.Abs(binary)
-}
-
-// buildKarve builds the binary that a user would install.
-func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
 	dir, err := buildDir()
 	if err != nil {
 		return "", err
@@ -52,16 +47,7 @@ func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
 	return output, build(ctx, stderr, "karve", exec.CommandContext(ctx, filepath.Join(filepath.Dir(dir), "scripts", "build"), output))
 }
 
-// buildEtcd builds etcd, with the same options as Karve.
-func buildEtcd(ctx context.Context, stderr io.Writer) (string, error) {
-	return buildPeer(ctx, stderr, "etcd", etcdPackage, "")
-}
-
-// buildKubeAPIServer builds kube-apiserver, with the same options as Karve.
-func buildKubeAPIServer(ctx context.Context, stderr io.Writer) (string, error) {
-	return buildPeer(ctx, stderr, "kube-apiserver", kubeAPIServerPackage, "-X k8s.io/component-base/version.gitVersion="+kubernetesVersion)
-}
-
+// buildPeer builds what Karve is compared with, with the same options as Karve.
 func buildPeer(ctx context.Context, stderr io.Writer, name, pkg, ldflags string) (string, error) {
 	dir, err := buildDir()
 	if err != nil {

@@ -231,7 +231,7 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 	switch cmp.against {
 	case againstNone:
 	case againstEtcd:
-		etcd, err := buildEtcd(ctx, cmp.stderr)
+		etcd, err := buildPeer(ctx, cmp.stderr, "etcd", etcdPackage, "")
 		if err != nil {
 			return err
 		}
@@ -239,7 +239,7 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 			cmp.peers = append(cmp.peers, etcdProgram("etcd", "etcd", etcd))
 			break
 		}
-		server, err := buildKubeAPIServer(ctx, cmp.stderr)
+		server, err := buildPeer(ctx, cmp.stderr, "kube-apiserver", kubeAPIServerPackage, "-X k8s.io/component-base/version.gitVersion="+kubernetesVersion)
 		if err != nil {
 			return err
 		}

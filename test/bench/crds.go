@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -59,18 +58,10 @@ func crds(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	cmp.lines = crdLines
 	cmp.notes = "CRDs: those of " + moduleNames() + ".\nCPU s: the CPU time of all processes. etcd + kube-apiserver: without controllers, which watch every kind.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
-		c, probe, err := p.startReady(ctx, dir)
-		if err != nil {
-			return err
-		}
-		defer c.kill()
-		defer probe.close()
-		b := &crdBench{comparison: cmp, cluster: c, peer: p, sample: s, probe: probe, crds: all, settle: *settle}
-		if err := b.measure(ctx); err != nil {
-			return errors.Join(err, c.failed())
-		}
-		_, err = c.stop(ctx)
-		return err
+		return p.whileRunning(ctx, dir, func(c *cluster, probe *prober) error {
+			b := &crdBench{comparison: cmp, cluster: c, peer: p, sample: s, probe: probe, crds: all, settle: *settle}
+			return b.measure(ctx)
+		})
 	})
 }
 

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/servertest/process/child"
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
@@ -71,6 +74,23 @@ type cluster struct {
 	host    string    // host:port of the secure listener
 	etcd    string    // URL of its etcd; empty: it has none
 	certs   string    // directory with admin.crt, admin.key and server-ca.crt
+}
+
+// file is the path of a certificate (.crt) or a key (.key).
+func (c *cluster) file(name certs.Name, ext string) string {
+	return filepath.Join(c.certs, string(name)+ext)
+}
+
+// config is that of a client without a rate limit, which has the administrator's certificate.
+func (c *cluster) config() *rest.Config {
+	return &rest.Config{
+		Host: "https://" + c.host,
+		QPS:  -1,
+		TLSClientConfig: rest.TLSClientConfig{
+			CAFile: c.file(certs.ServerCA, ".crt"), CertFile: c.file(certs.Admin, ".crt"), KeyFile: c.file(certs.Admin, ".key"),
+		},
+		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
+	}
 }
 
 // stop ends the processes, the last one first, and returns how long that took.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,10 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
-
-	"github.com/karve-k8s/karve/certs"
 )
 
 // What a kubelet does with a Pod that crashes again and again, by default: it starts the container
@@ -43,15 +39,7 @@ const flashNamespace = metav1.NamespaceDefault
 
 // newFlashPods makes the recorders of the nodes. They end with ctx.
 func newFlashPods(ctx context.Context, c *cluster, nodes int) (*flashPods, error) {
-	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
-	client, err := kubernetes.NewForConfig(&rest.Config{
-		Host: "https://" + c.host,
-		QPS:  -1,
-		TLSClientConfig: rest.TLSClientConfig{
-			CAFile: file(certs.ServerCA, ".crt"), CertFile: file(certs.Admin, ".crt"), KeyFile: file(certs.Admin, ".key"),
-		},
-		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
-	})
+	client, err := kubernetes.NewForConfig(c.config())
 	if err != nil {
 		return nil, err
 	}

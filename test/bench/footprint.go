@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/test/bench/machine"
+	"github.com/karve-k8s/karve/test/bench/report"
 )
 
 const (
@@ -47,7 +48,10 @@ func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	cmp.lines = footprintLines
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) (err error) {
 		if cmp.wants("idle") {
-			if err := measureIdle(ctx, p, dir, s, *settle, *window); err != nil {
+			err := p.whileRunning(ctx, dir, func(c *cluster, probe *prober) error {
+				return c.measureIdle(ctx, probe, s, *settle, *window)
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -73,13 +77,7 @@ func megabytes(bytes []float64) []float64 {
 }
 
 // measureIdle measures a new control plane without clients.
-func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, window time.Duration) error {
-	c, probe, err := p.startReady(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer c.kill()
-	defer probe.close()
+func (c *cluster) measureIdle(ctx context.Context, probe *prober, s *sample, settle, window time.Duration) error {
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}
@@ -112,8 +110,7 @@ func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, wi
 		return err
 	}
 	s.add(rowGoroutines, "goroutines", goroutines...)
-	_, err = c.stop(ctx)
-	return err
+	return nil
 }
 
 // consumption is the memory of the processes of a cluster, and what they have used so far.
@@ -172,7 +169,7 @@ func (c *cluster) commits(ctx context.Context, probe *prober) (total float64, er
 		names = []string{"etcd_disk_wal_fsync_duration_seconds_count", "etcd_disk_backend_commit_duration_seconds_count"}
 	}
 	for _, name := range names {
-		v, err := metric(pages[0], name)
+		v, err := report.Metric(pages[0], name)
 		if err != nil {
 			return 0, err
 		}
@@ -187,7 +184,7 @@ func (c *cluster) goroutines(ctx context.Context, probe *prober) (parts []float6
 		return nil, err
 	}
 	for _, page := range pages {
-		v, err := metric(page, "go_goroutines")
+		v, err := report.Metric(page, "go_goroutines")
 		if err != nil {
 			return nil, err
 		}

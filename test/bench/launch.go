@@ -127,14 +127,13 @@ func (c *cluster) launchEtcd(binary, dir, peerPort string) error {
 }
 
 func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
-	key := filepath.Join(c.certs, string(certs.ServiceAccount)+".key")
-	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
+	key := c.file(certs.ServiceAccount, ".key")
 	d, err := startDaemon(dir, "kube-apiserver", binary,
 		"--etcd-servers", c.etcd,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
 		"--endpoint-reconciler-type", "none", // loopback is no address for an endpoint
-		"--tls-cert-file", file(certs.Serving, ".crt"), "--tls-private-key-file", file(certs.Serving, ".key"),
-		"--client-ca-file", file(certs.ClientCA, ".crt"),
+		"--tls-cert-file", c.file(certs.Serving, ".crt"), "--tls-private-key-file", c.file(certs.Serving, ".key"),
+		"--client-ca-file", c.file(certs.ClientCA, ".crt"),
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file", key, "--service-account-signing-key-file", key,
 		"--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC",

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/karve-k8s/karve/certs"
@@ -34,10 +31,9 @@ type prober struct {
 
 // probe waits for the administrator's certificate, which Karve issues at its first start.
 func (c *cluster) probe(ctx context.Context) (*prober, error) {
-	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
 	var admin tls.Certificate
 	err := c.poll(ctx, func() (err error) {
-		admin, err = tls.LoadX509KeyPair(file(certs.Admin, ".crt"), file(certs.Admin, ".key"))
+		admin, err = tls.LoadX509KeyPair(c.file(certs.Admin, ".crt"), c.file(certs.Admin, ".key"))
 		return err
 	})
 	if err != nil {
@@ -128,21 +124,3 @@ func (p *prober) send(ctx context.Context, method, path string, body []byte, hea
 	}
 	return answer, nil
 }
-
-// metric reads a value without labels from a page in Prometheus' text format.
-func metric(page []byte, name string) (float64, error) {
-	for line := range strings.Lines(string(page)) {
-		rest, ok := strings.CutPrefix(line, name+" ")
-		if !ok {
-			continue
-		}
-		var v float64
-		if _, err := fmt.Sscan(rest, &v); err != nil {
-			return 0, fmt.Errorf("read metric %s: %w", name, err)
-		}
-		return v, nil
-	}
-	return 0, fmt.Errorf("%w: there is no metric %s", errNoMetric, name)
-}
-
-var errNoMetric = errors.New("metric missing")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -142,6 +143,21 @@ func (p *peer) startReady(ctx context.Context, dir string, options ...string) (*
 		return nil, nil, err
 	}
 	return c, probe, nil
+}
+
+// whileRunning starts the peer, calls measure when it is ready, and stops it.
+func (p *peer) whileRunning(ctx context.Context, dir string, measure func(*cluster, *prober) error) error {
+	c, probe, err := p.startReady(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer c.kill()
+	defer probe.close()
+	if err := measure(c, probe); err != nil {
+		return errors.Join(err, c.failed())
+	}
+	_, err = c.stop(ctx)
+	return err
 }
 
 func (p *peer) launchReady(ctx context.Context, dir string, c *cluster) (*prober, error) {

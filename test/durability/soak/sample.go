@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/karve-k8s/karve/test/bench/machine"
+	"github.com/karve-k8s/karve/test/bench/report"
 	"github.com/karve-k8s/karve/test/durability"
 )
 
@@ -68,7 +66,7 @@ func (s *soak) look(ctx context.Context, api *durability.API, into map[string]fl
 		{"goroutines", "go_goroutines", 1},
 		{"open files", "process_open_fds", 1},
 	} {
-		value, err := metric(page, m.metric)
+		value, err := report.Metric(page, m.metric)
 		if err != nil {
 			return err
 		}
@@ -89,14 +87,4 @@ func (s *soak) look(ctx context.Context, api *durability.API, into map[string]fl
 		into[column] = float64(info.Size()) / mb
 	}
 	return nil
-}
-
-// metric reads a value without labels from a page in Prometheus' text format.
-func metric(page []byte, name string) (float64, error) {
-	for line := range strings.Lines(string(page)) {
-		if rest, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
-		}
-	}
-	return 0, fmt.Errorf("the server has no metric %s", name)
 }
