@@ -197,7 +197,7 @@ func (b *apiBench) row(ctx context.Context, name string, run func(context.Contex
 	b.sample.add(name, "p50 ms", res.P50)
 	b.sample.add(name, "p99 ms", res.P99)
 	b.sample.add(name, perServer, each(serverAfter-server))
-	if b.peer.database.controlled() {
+	if b.peer.database.external() {
 		b.sample.add(name, perDatastore, each(b.peer.database.cpu()-datastore))
 	}
 	b.sample.add(name, perClient, each(clientAfter-client))

@@ -188,7 +188,7 @@ func (cmp *comparison) recorded() *report.Record {
 	}
 	r.Remark("setting", cmp.Setting)
 	for _, p := range cmp.peers {
-		if p.database.controlled() {
+		if p.database.external() {
 			p.version = p.database.version
 		}
 		r.Remark(p.name, p.version)
@@ -285,7 +285,7 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 			defer cancel()
-			if err := errors.Join(p.database.drop(ctx), p.database.stop(ctx)); err != nil {
+			if err := p.database.stop(ctx); err != nil {
 				fmt.Fprintln(cmp.stderr, "bench:", err)
 			}
 		}()

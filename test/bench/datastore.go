@@ -21,55 +21,30 @@ import (
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
 
-// A userDatabase is a server of PostgreSQL, MySQL or MariaDB, or an etcd, on which Karve keeps its objects. Every
-// data directory has a database, or a prefix, of its own there. Its methods take nil, which is the built-in datastore.
+// A userDatabase is a server of PostgreSQL or MariaDB, or an etcd, that scripts/databases has started, and on which
+// Karve keeps its objects. Every data directory has a database, or a prefix, of its own there. Its methods take nil,
+// which is the built-in datastore.
 type userDatabase struct {
-	scheme string        // empty: the built-in datastore
-	url    *url.URL      // of PostgreSQL
-	dsn    *mysql.Config // of MySQL
-	etcd   []string      // URLs
+	url  *url.URL      // of PostgreSQL
+	dsn  *mysql.Config // of MariaDB
+	etcd []string      // URLs
 
-	// For the comparison of datastores:
 	title, name, version string
-	controls             []string // programs of scripts/databases; none: it runs all the time
-
-	made map[string]string // the names of the databases, by data directory
+	controls             []string // programs of scripts/databases; none: the built-in datastore
 }
 
-// parseDatabase reads the endpoint of a server, without the name of a database. No error contains it,
-// because it may have a password.
-func parseDatabase(endpoint string) (*userDatabase, error) {
-	scheme, rest, _ := strings.Cut(endpoint, "://")
-	d := &userDatabase{scheme: scheme, made: map[string]string{}}
-	var err error
-	switch scheme {
+// parseDatabase reads the endpoint of a server, without the name of a database.
+func parseDatabase(endpoint string) (d *userDatabase, err error) {
+	d = &userDatabase{}
+	switch scheme, rest, _ := strings.Cut(endpoint, "://"); scheme {
 	case "postgres":
-		if d.url, err = url.Parse(endpoint); err == nil && strings.Trim(d.url.Path, "/") != "" {
-			return nil, errors.New("it names a database: each round makes a new one")
-		}
+		d.url, err = url.Parse(endpoint)
 	case "mysql":
-		if d.dsn, err = mysql.ParseDSN(rest); err == nil && d.dsn.DBName != "" {
-			return nil, errors.New("it names a database: each round makes a new one")
-		}
-	case "http":
-		d.scheme, d.etcd = "etcd", strings.Split(endpoint, ",")
+		d.dsn, err = mysql.ParseDSN(rest)
 	default:
-		err = errors.New("another kind")
+		d.etcd = strings.Split(endpoint, ",")
 	}
-	if err != nil {
-		return nil, errors.New("want postgres://USER:PASSWORD@HOST:PORT/, mysql://USER:PASSWORD@tcp(HOST:PORT)/ or http://HOST:PORT,… of an etcd")
-	}
-	return d, nil
-}
-
-// nameOf is the name of the database for a data directory.
-func (d *userDatabase) nameOf(dir string) string {
-	name := d.made[dir]
-	if name == "" {
-		name = fmt.Sprintf("bench%d", time.Now().UnixNano())
-		d.made[dir] = name
-	}
-	return name
+	return d, err
 }
 
 // of is the endpoint of a database.
@@ -90,37 +65,16 @@ func (d *userDatabase) of(name string) string {
 // options are those of karve for a data directory. The endpoint is in a file there, because every user can see a
 // command line.
 func (d *userDatabase) options(dir string) ([]string, error) {
-	if d == nil || d.scheme == "" {
+	if !d.external() {
 		return nil, nil
 	}
-	name, file := d.nameOf(dir), filepath.Join(dir, "bench.yaml")
+	name, file := "bench"+filepath.Base(dir), filepath.Join(dir, "bench.yaml")
 	// A database can be shared, so the server wants an address at which others reach it.
 	options := []string{"--config=" + file, "--advertise-address", "192.0.2.1"}
 	if d.etcd != nil {
 		options = append(options, "--kube-apiserver-arg", "etcd-prefix=/"+name)
 	}
 	return options, os.WriteFile(file, fmt.Appendf(nil, "datastore-endpoint: %q\n", d.of(name)), 0o600)
-}
-
-// drop removes the databases.
-func (d *userDatabase) drop(ctx context.Context) error {
-	for dir, name := range d.made {
-		var err error
-		if d.etcd != nil {
-			err = d.dropPrefix(ctx, "/"+name+"/")
-		} else {
-			quote := `"`
-			if d.dsn != nil {
-				quote = "`"
-			}
-			_, err = d.ask(ctx, "DROP DATABASE IF EXISTS "+quote+name+quote)
-		}
-		if err != nil {
-			return fmt.Errorf("drop the database of a round: %w", err)
-		}
-		delete(d.made, dir)
-	}
-	return nil
 }
 
 // ask sends a statement to the server, and returns the first column of its first row, if it has one.
@@ -151,34 +105,12 @@ func (d *userDatabase) client() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: d.etcd, Logger: zap.NewNop()})
 }
 
-// dropPrefix leaves an etcd as small as it was.
-func (d *userDatabase) dropPrefix(ctx context.Context, prefix string) error {
-	c, err := d.client()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	deleted, err := c.Delete(ctx, prefix, clientv3.WithPrefix())
-	if err != nil {
-		return err
-	}
-	if _, err := c.Compact(ctx, deleted.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
-		return err
-	}
-	for _, member := range d.etcd {
-		if _, err := c.Defragment(ctx, member); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// external tells whether it has processes of its own, which run only while it is measured.
+func (d *userDatabase) external() bool { return d != nil && len(d.controls) > 0 }
 
-// controlled tells whether it runs only while it is measured.
-func (d *userDatabase) controlled() bool { return d != nil && len(d.controls) > 0 }
-
-// start starts the processes, if there are controls, and waits until they answer.
+// start starts the processes, and waits until they answer.
 func (d *userDatabase) start(ctx context.Context) error {
-	if !d.controlled() {
+	if !d.external() {
 		return nil
 	}
 	if err := d.control(ctx, "start"); err != nil {
@@ -224,12 +156,12 @@ func (d *userDatabase) versionOf(ctx context.Context) (version string, err error
 	return version, err
 }
 
-// stop ends the processes, if there are controls.
+// stop ends the processes.
 func (d *userDatabase) stop(ctx context.Context) error { return d.control(ctx, "kill") }
 
 // control calls the control programs.
 func (d *userDatabase) control(ctx context.Context, verb string) error {
-	if !d.controlled() {
+	if !d.external() {
 		return nil
 	}
 	for _, program := range d.controls {
@@ -240,9 +172,9 @@ func (d *userDatabase) control(ctx context.Context, verb string) error {
 	return nil
 }
 
-// cpu is the CPU time that the processes have used, as far as the controls know them.
+// cpu is the CPU time that the processes have used.
 func (d *userDatabase) cpu() (total time.Duration) {
-	if !d.controlled() {
+	if !d.external() {
 		return 0
 	}
 	for _, program := range d.controls {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -94,15 +93,15 @@ func (cmp *comparison) findDatastores(names []string, environment func(string) s
 			found = true
 			d := &userDatabase{}
 			if one.variable != "" {
-				endpoint := environment(one.variable)
-				if endpoint == "" {
-					return errors.New(one.variable + " is not set: scripts/bench datastores starts the databases and sets it")
+				endpoint, controls := environment(one.variable), strings.Fields(environment(one.variable+"_CONTROL"))
+				if endpoint == "" || len(controls) == 0 {
+					return fmt.Errorf("%s or %[1]s_CONTROL is not set: scripts/bench datastores starts the databases and sets them", one.variable)
 				}
 				var err error
 				if d, err = parseDatabase(endpoint); err != nil {
 					return fmt.Errorf("%s: %w", one.variable, err)
 				}
-				d.controls = strings.Fields(environment(one.variable + "_CONTROL"))
+				d.controls = controls
 			}
 			d.title, d.name = one.title, one.name
 			cmp.datastores = append(cmp.datastores, d)
