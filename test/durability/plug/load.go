@@ -18,7 +18,7 @@ import (
 const objects = "/api/v1/namespaces/default/configmaps"
 
 // newAPI returns a client of karve in the machine.
-func newAPI(port int, token string) *durability.API {
+func newAPI(token string) *durability.API {
 	// The certificate is of an authority inside the machine; the way there is this
 	// machine's loopback interface.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 32}

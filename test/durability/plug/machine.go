@@ -14,15 +14,16 @@ import (
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
+// port leads to karve's secure listener, on 127.0.0.1.
+const port = 36443
+
 // options are what the machine is made of.
 type options struct {
 	kernel, initrd string
 	program        string // image of a file system with karve, read-only
 	memory         int    // MiB
-	cores          int
 	accel          string // qemu's: tcg, or kvm
 	dir            string // for the images and logs
-	port           int    // on 127.0.0.1, of karve's secure listener
 	server         string // options of karve server, behind the machine's own
 	mount          string // options of ext4
 }
@@ -52,7 +53,7 @@ func boot(o options) (*machine, error) {
 	}
 	m := &machine{options: o, ended: make(chan struct{}), console: &console{}, began: time.Now()}
 	m.qemu = exec.Command("qemu-system-x86_64",
-		"-machine", "pc,accel="+o.accel, "-m", strconv.Itoa(o.memory), "-smp", strconv.Itoa(o.cores),
+		"-machine", "pc,accel="+o.accel, "-m", strconv.Itoa(o.memory), "-smp", "2",
 		"-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", o.kernel, "-initrd", o.initrd,
 		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 mount="+o.mount+" karve="+strings.ReplaceAll(o.server, " ", ","),
@@ -62,7 +63,7 @@ func boot(o options) (*machine, error) {
 		"-blockdev", "driver=file,node-name=log,cache.no-flush=on,filename="+o.log(),
 		"-blockdev", "driver=blklogwrites,node-name=logged,log-sector-size=512,log-super-update-interval=1,file=disk,log=log",
 		"-device", "virtio-blk-pci,drive=logged,write-cache=on,discard=off,write-zeroes=off",
-		"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:6443", o.port),
+		"-netdev", fmt.Sprintf("user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:%d-10.0.2.15:6443", port),
 		"-device", "virtio-net-pci,netdev=net,romfile=")
 	m.qemu.Stdout, m.qemu.Stderr = m.console, m.console
 	m.qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -112,20 +113,4 @@ func (c *console) String() string { return strings.ReplaceAll(c.Text.String(), "
 func (c *console) tail() string {
 	text := c.String()
 	return text[max(0, len(text)-4000):]
-}
-
-// memory is the least that was available in the machine, and the most that karve
-// had for itself alone, in MB, of what its init prints every few seconds.
-func (c *console) memory() (available, anonymous int) {
-	for line := range strings.Lines(c.String()) {
-		var a, k int
-		if n, _ := fmt.Sscanf(line, "memory: %d kB available, %d kB karve", &a, &k); n != 2 {
-			continue
-		}
-		if a = a * 1024 / 1e6; available == 0 || a < available {
-			available = a
-		}
-		anonymous = max(anonymous, k*1024/1e6)
-	}
-	return available, anonymous
 }

@@ -33,9 +33,7 @@ func main() {
 	flag.StringVar(&o.program, "program", "", "`FILE` with the image that has karve")
 	flag.StringVar(&o.dir, "dir", "", "`DIR` with data.img, an empty ext4")
 	flag.IntVar(&o.memory, "memory", 512, "`MiB` of the machine")
-	flag.IntVar(&o.cores, "cores", 2, "`NUMBER` of processors")
 	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator")
-	flag.IntVar(&o.port, "port", 36443, "`PORT` on 127.0.0.1 that leads to karve")
 	flag.StringVar(&o.server, "options", "", "more options of karve server")
 	flag.StringVar(&o.mount, "mount", "barrier=1", "options of ext4")
 	flag.StringVar(&token, "token", "", "the administrator's")
@@ -48,7 +46,7 @@ func main() {
 	chance = rand.New(rand.NewPCG(seed, 0))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	t := &test{options: o, api: newAPI(o.port, token), journal: durability.NewJournal(), clients: clients, longest: longest, limit: ready}
+	t := &test{options: o, api: newAPI(token), journal: durability.NewJournal(), clients: clients, longest: longest, limit: ready}
 	if err := t.run(ctx, pulls); err != nil {
 		fmt.Fprintf(os.Stderr, "plug: %v\nplug: -seed %d\n", err, seed)
 		os.Exit(1)
@@ -63,19 +61,11 @@ type test struct {
 	journal        *durability.Journal
 	clients        int
 	longest, limit time.Duration
-
-	lastStart time.Duration
 }
 
-// run pulls the plug so many times during writes, and in between now and then
-// during a start, and starts once more to look at the result.
+// run pulls the plug so many times during writes, and starts once more to look at the result.
 func (t *test) run(ctx context.Context, pulls int) error {
 	for n := 1; n <= pulls+1; n++ {
-		if n%3 == 0 {
-			if err := t.cutStart(ctx); err != nil {
-				return fmt.Errorf("cut in the start before pull %d: %w", n, err)
-			}
-		}
 		if err := t.round(ctx, n, n > pulls); err != nil {
 			return fmt.Errorf("pull %d: %w", n, err)
 		}
@@ -102,13 +92,13 @@ func (t *test) round(ctx context.Context, n int, last bool) (err error) {
 	if err := t.waitReady(ctx, m); err != nil {
 		return err
 	}
-	t.lastStart = time.Since(m.began)
+	took := time.Since(m.began)
 	have, revision, err := list(ctx, t.api)
 	if err != nil {
 		return err
 	}
 	if err := t.journal.Compare(have, revision); err != nil {
-		return fmt.Errorf("after %v: %w", t.lastStart.Round(time.Second), err)
+		return fmt.Errorf("after %v: %w", took.Round(time.Second), err)
 	}
 	verified := ""
 	if strings.Contains(m.console.String(), "verify ok") {
@@ -116,15 +106,8 @@ func (t *test) round(ctx context.Context, n int, last bool) (err error) {
 	} else if n > 1 {
 		return errors.New("karve datastore verify did not run in the machine")
 	}
-	fmt.Printf("start %d: ready after %v, all of %d objects as acknowledged%s\n", n, t.lastStart.Round(time.Second/10), len(have), verified)
-	if n == 1 {
-		if err := t.controllersWork(ctx); err != nil {
-			return err
-		}
-	}
+	fmt.Printf("start %d: ready after %v, all of %d objects as acknowledged%s\n", n, took.Round(time.Second/10), len(have), verified)
 	if last {
-		available, anonymous := m.console.memory()
-		fmt.Printf("machine of %d MiB: at least %d MB available, karve at most %d MB of its own\n", t.memory, available, anonymous)
 		return nil
 	}
 
@@ -155,39 +138,19 @@ func (t *test) round(ctx context.Context, n int, last bool) (err error) {
 	}
 	t.api.HTTP.CloseIdleConnections()
 	acks := t.journal.Acks() - before
-	available, anonymous := m.console.memory()
-	fmt.Printf("pull %d: after %v and %d acknowledged writes (%.0f/s); %s; at least %d MB available, karve at most %d MB of its own\n",
-		n, wrote.Round(time.Second/10), acks, float64(acks)/wrote.Seconds(), lost, available, anonymous)
+	fmt.Printf("pull %d: after %v and %d acknowledged writes (%.0f/s); %s\n",
+		n, wrote.Round(time.Second/10), acks, float64(acks)/wrote.Seconds(), lost)
 	if acks == 0 {
 		return errors.New("no write was acknowledged")
 	}
 	return nil
 }
 
-// cutStart pulls the plug while the machine starts.
-func (t *test) cutStart(ctx context.Context) error {
-	m, err := boot(t.options)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-time.After(upTo(t.lastStart)):
-	case <-ctx.Done():
-	}
-	err = errors.Join(ctx.Err(), m.up())
-	lost, pulled := m.pull()
-	if err := errors.Join(err, pulled); err != nil {
-		return err
-	}
-	fmt.Printf("pulled %v into a start: %s\n", time.Since(m.began).Round(time.Second/10), lost)
-	return nil
-}
-
-// waitReady waits until karve says that it is, and tells how long it has taken.
+// waitReady waits until karve says that it is.
 func (t *test) waitReady(ctx context.Context, m *machine) error {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
-	for told := time.Now(); ; {
+	for {
 		err := t.ready(ctx)
 		if err == nil {
 			return m.up()
@@ -198,10 +161,6 @@ func (t *test) waitReady(ctx context.Context, m *machine) error {
 		if time.Since(m.began) > t.limit {
 			return fmt.Errorf("not ready after %v: %w", t.limit, err)
 		}
-		if time.Since(told) > 20*time.Second {
-			told = time.Now()
-			fmt.Printf("  … starting for %v\n", time.Since(m.began).Round(time.Second))
-		}
 		<-tick.C
 	}
 }
@@ -210,26 +169,4 @@ func (t *test) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	return t.api.Do(ctx, "GET", "/readyz", nil, nil)
-}
-
-// controllersWork makes a Deployment and waits for its Pods.
-func (t *test) controllersWork(ctx context.Context) error {
-	const pods = 10
-	began := time.Now()
-	err := t.api.Do(ctx, "POST", "/apis/apps/v1/namespaces/default/deployments", durability.Deployment("plug", pods), nil)
-	if err != nil {
-		return err
-	}
-	var list struct{ Items []struct{} }
-	for len(list.Items) < pods {
-		if time.Since(began) > t.limit {
-			return fmt.Errorf("a Deployment has %d of %d Pods after %v", len(list.Items), pods, t.limit)
-		}
-		time.Sleep(200 * time.Millisecond)
-		if err := t.api.Do(ctx, "GET", "/api/v1/namespaces/default/pods?labelSelector=app%3Dplug", nil, &list); err != nil {
-			return err
-		}
-	}
-	fmt.Printf("a Deployment has its %d Pods after %v\n", pods, time.Since(began).Round(time.Second/10))
-	return nil
 }
