@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +18,7 @@ const (
 	nodes         = 5  // simulated
 )
 
-// A kind is a kind of objects that the load writes and the journal records.
+// A kind is a kind of objects that the load writes.
 type kind struct {
 	resource, apiVersion, name string
 	share                      int // percent of the writes
@@ -66,7 +65,7 @@ func definition(plural, name string) durability.Object {
 	}
 }
 
-// jobs are what runs during a life. The error of a job is a failure of the soak. After a request that
+// jobs are what runs. The error of a job is a failure of the soak. After a request that
 // fails without one, a job goes on.
 func (s *soak) jobs(api *durability.API) []func(context.Context) error {
 	jobs := []func(context.Context) error{
@@ -89,34 +88,35 @@ func (s *soak) request(ctx context.Context, api *durability.API, what, method, p
 	if ctx.Err() == nil {
 		if err == nil {
 			s.count(what)
-		} else if durability.Refused(err) == 0 && !s.killing.Load() {
+		} else if durability.Refused(err) == 0 {
 			s.count("failed: " + what)
 		}
 	}
 	return err
 }
 
-// write creates, updates and deletes objects of a kind, one after the other.
+// write creates, updates and deletes objects of a kind, one after the other. Nobody else writes them, so each request has
+// to succeed.
 func (s *soak) write(ctx context.Context, api *durability.API, k kind) error {
+	versions := map[string]string{} // of the objects that exist
 	for n := 0; pause(ctx, time.Second*100/writes/time.Duration(k.share)); n++ {
 		name := fmt.Sprintf("%s-%d", strings.ToLower(k.name), n%k.objects)
-		path := k.object(name)
-		known, open := s.journal.Known(path)
-		if open {
-			continue // the last write has no answer; the next start shows whether it was carried out
+		object := durability.Object{APIVersion: k.apiVersion, Kind: k.name, Metadata: durability.Metadata{Name: name, ResourceVersion: versions[name]}}
+		object.Spec, object.Data = k.body()
+		var answer durability.Object
+		var err error
+		switch {
+		case versions[name] == "":
+			err = s.request(ctx, api, "create", http.MethodPost, k.collection(), object, &answer)
+		case rand.IntN(8) == 0:
+			err = s.request(ctx, api, "delete", http.MethodDelete, k.object(name), nil, nil)
+		default:
+			err = s.request(ctx, api, "update", http.MethodPut, k.object(name), object, &answer)
 		}
-		w := durability.Write{Collection: k.collection(), Value: strconv.FormatUint(rand.Uint64(), 36)}
-		w.Object = durability.Object{APIVersion: k.apiVersion, Kind: k.name, Metadata: durability.Metadata{Name: name}}
-		w.Object.Spec, w.Object.Data = k.body()
-		w.Send = func(ctx context.Context, what, method, path string, in, out any) error {
-			return s.request(ctx, api, what, method, path, in, out)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", k.object(name), err)
 		}
-		if known.Present && rand.IntN(8) == 0 {
-			w.Value = ""
-		}
-		if err := w.Do(ctx, api, s.journal, path); err != nil {
-			return err
-		}
+		versions[name] = answer.Metadata.ResourceVersion
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func (s *soak) lists(ctx context.Context, api *durability.API) error {
 // deployments creates, scales and deletes a Deployment again and again, and waits for its Pods.
 func (s *soak) deployments(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, 5*time.Second); n++ {
-		name := fmt.Sprintf("deployment-%d-%d", s.lives, n)
+		name := fmt.Sprintf("deployment-%d", n)
 		path := "/apis/apps/v1/namespaces/" + namespaceName + "/deployments"
 		if s.request(ctx, api, "create", http.MethodPost, path, durability.Deployment(name, 3), nil) != nil {
 			continue
@@ -163,7 +163,7 @@ func (s *soak) deployments(ctx context.Context, api *durability.API) error {
 // namespaces creates and deletes a namespace with objects and a Deployment again and again.
 func (s *soak) namespaces(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, 15*time.Second); n++ {
-		name := fmt.Sprintf("soak-%d-%d", s.lives, n)
+		name := fmt.Sprintf("soak-%d", n)
 		namespace := durability.Object{APIVersion: "v1", Kind: "Namespace", Metadata: durability.Metadata{Name: name}}
 		if s.request(ctx, api, "create", http.MethodPost, "/api/v1/namespaces", namespace, nil) != nil {
 			continue
@@ -175,30 +175,25 @@ func (s *soak) namespaces(ctx context.Context, api *durability.API) error {
 		s.request(ctx, api, "create", http.MethodPost, "/apis/apps/v1/namespaces/"+name+"/deployments", durability.Deployment("d", 3), nil)
 		pause(ctx, 2*time.Second)
 		s.request(ctx, api, "delete", http.MethodDelete, "/api/v1/namespaces/"+name, nil, nil)
-		if s.await(ctx, api, "namespace gone", "/api/v1/namespaces/"+name, nil) {
-			s.mu.Lock()
-			s.gone[name] = true
-			s.mu.Unlock()
-		}
+		s.await(ctx, api, "namespace gone", "/api/v1/namespaces/"+name, nil)
 	}
 	return nil
 }
 
 // await waits until done reports true for an object, or until the object is gone if done is nil.
-func (s *soak) await(ctx context.Context, api *durability.API, what, path string, done func(durability.Object) bool) bool {
+func (s *soak) await(ctx context.Context, api *durability.API, what, path string, done func(durability.Object) bool) {
 	for began := time.Now(); pause(ctx, 100*time.Millisecond); {
 		var o durability.Object
 		err := api.Do(ctx, http.MethodGet, path, nil, &o)
 		if done == nil && durability.Refused(err) == http.StatusNotFound || err == nil && done != nil && done(o) {
 			s.count(what)
-			return true
+			return
 		}
 		if time.Since(began) > 2*time.Minute {
 			s.count("not after two minutes: " + what)
-			return false
+			return
 		}
 	}
-	return false
 }
 
 // pause waits. It returns false if ctx ends first.

@@ -1,6 +1,5 @@
-// Command soak puts a mixed load on a karve server for hours, kills and restarts it now and
-// then, checks after each start that everything acknowledged is there, and prints how memory,
-// goroutines and files develop. See scripts/soak.
+// Command soak puts a mixed load on a karve server for hours, and prints how memory, goroutines and
+// files develop. See scripts/soak.
 package main
 
 import (
@@ -22,7 +21,6 @@ type options struct {
 	dir     string        // holds the cluster and its log; empty: a temporary one
 	length  time.Duration // of the soak
 	compact time.Duration // how often the API server compacts
-	kill    time.Duration
 	sample  time.Duration
 	warmUp  time.Duration
 }
@@ -72,9 +70,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.StringVar(&o.dir, "dir", "", "empty `DIRECTORY` for the cluster and its log, which stay there (default: a temporary one)")
 	flags.DurationVar(&o.length, "for", 2*time.Hour, "how long the soak lasts")
 	flags.DurationVar(&o.compact, "compact", 2*time.Minute, "how often the API server compacts")
-	flags.DurationVar(&o.kill, "kill", 10*time.Minute, "how long a life lasts until the server is killed; in the second half of the time it is not killed")
 	flags.DurationVar(&o.sample, "sample", 15*time.Second, "how often the server is measured")
-	flags.DurationVar(&o.warmUp, "warm-up", 5*time.Minute, "how much of the beginning of the last life the figures leave out")
+	flags.DurationVar(&o.warmUp, "warm-up", 5*time.Minute, "how much of the beginning the figures leave out")
 	if err := flags.Parse(args); err != nil {
 		return o, flag.ErrHelp
 	}
@@ -83,8 +80,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case o.binary == "":
 		return o, errors.New("-karve is missing: the binary to run")
-	case o.length <= 0 || o.compact <= 0 || o.kill <= 0 || o.sample <= 0 || o.warmUp < 0:
-		return o, errors.New("-for, -compact, -kill and -sample have to be more than 0, and -warm-up not less")
+	case o.length <= 0 || o.compact <= 0 || o.sample <= 0 || o.warmUp < 0:
+		return o, errors.New("-for, -compact and -sample have to be more than 0, and -warm-up not less")
 	}
 	if o.binary, err = filepath.Abs(o.binary); err != nil {
 		return o, err

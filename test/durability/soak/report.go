@@ -24,16 +24,16 @@ func (s *soak) report(w io.Writer, log *os.File) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fmt.Fprintf(w, "%.2f hours; %d writes acknowledged; %d lives, each ended by kill -9\n\n", time.Since(s.began).Hours(), s.journal.Acks(), s.lives)
+	fmt.Fprintf(w, "%.2f hours\n\n", time.Since(s.began).Hours())
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "after %s of the last life\tmin\tmedian\tmax\tper hour\t\n", s.warmUp)
+	fmt.Fprintf(t, "after %s\tmin\tmedian\tmax\tper hour\t\n", s.warmUp)
 	for _, c := range columns {
 		var values []float64
 		var points [][2]float64
 		for _, one := range s.samples {
-			if one.life == s.lives && one.inLife >= s.warmUp {
+			if one.at >= s.warmUp {
 				values = append(values, one.figures[c.name])
-				points = append(points, [2]float64{one.inLife.Hours(), one.figures[c.name]})
+				points = append(points, [2]float64{one.at.Hours(), one.figures[c.name]})
 			}
 		}
 		if len(values) > 1 {

@@ -12,8 +12,7 @@ import (
 
 // A sample has what was measured at one time. Figures are by the names of the columns.
 type sample struct {
-	life    int // the first is 1
-	inLife  time.Duration
+	at      time.Duration // since the start
 	figures map[string]float64
 }
 
@@ -32,7 +31,7 @@ var columns = []struct{ name, unit string }{
 func (s *soak) measure(ctx context.Context, api *durability.API) {
 	began, told := time.Now(), time.Now()
 	for pause(ctx, s.sample) {
-		one := sample{s.lives, time.Since(began), map[string]float64{}}
+		one := sample{time.Since(began), map[string]float64{}}
 		if err := s.look(ctx, api, one.figures); err != nil {
 			if ctx.Err() == nil {
 				s.say("a sample failed: %v", err)
@@ -45,8 +44,8 @@ func (s *soak) measure(ctx context.Context, api *durability.API) {
 		if time.Since(told) >= time.Minute {
 			told = time.Now()
 			f := one.figures
-			s.say("life %d: %d writes acknowledged; RSS %.0f MB, live heap %.1f MB, %.0f goroutines, WAL %.1f MB, file %.1f MB",
-				s.lives, s.journal.Acks(), f["RSS"], f["live heap"], f["goroutines"], f["WAL"], f["database file"])
+			s.say("RSS %.0f MB, live heap %.1f MB, %.0f goroutines, WAL %.1f MB, file %.1f MB",
+				f["RSS"], f["live heap"], f["goroutines"], f["WAL"], f["database file"])
 		}
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/karve-k8s/karve/test/durability"
@@ -23,30 +22,10 @@ func watched() []string {
 	return paths
 }
 
-// watchers are the watches over all lives.
-type watchers struct {
-	mu       sync.Mutex
-	revision map[string]int64
-	resumed  map[string]bool // has had an event since the start
-}
-
-func newWatchers() *watchers { return &watchers{revision: map[string]int64{}} }
-
-// start begins a life.
-func (w *watchers) start() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.resumed = map[string]bool{}
-}
-
 // watch lists and watches a collection as a client does: when a watch ends, it watches from the last
 // revision, and lists again only after a 410.
 func (s *soak) watch(ctx context.Context, api *durability.API, path string) {
-	w := s.seen
-	for ctx.Err() == nil {
-		w.mu.Lock()
-		revision := w.revision[path]
-		w.mu.Unlock()
+	for revision := int64(0); ctx.Err() == nil; {
 		if revision == 0 {
 			_, listed, err := api.List(ctx, path, "")
 			if err != nil {
@@ -54,35 +33,21 @@ func (s *soak) watch(ctx context.Context, api *durability.API, path string) {
 				continue
 			}
 			revision = listed
-			w.mu.Lock()
-			w.revision[path] = listed
-			w.mu.Unlock()
 		}
 		err := api.Watch(ctx, path, revision, func(e durability.Event) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.revision[path] = e.Object.Revision()
-			w.resumed[path] = true
+			revision = e.Object.Revision()
 			return nil
 		})
-		if ctx.Err() != nil || s.killing.Load() {
-			return
+		if err == nil || ctx.Err() != nil {
+			continue
 		}
-		w.mu.Lock()
-		switch {
-		case errors.Is(err, durability.ErrExpired) && w.resumed[path]:
+		if errors.Is(err, durability.ErrExpired) {
 			s.count("watches that had to list again")
-			w.revision[path] = 0
 			s.say("the watch of %s has to list again: %v", path, err)
-		case errors.Is(err, durability.ErrExpired): // a watch cache begins with the revision of the start
-			w.revision[path] = 0
-			w.resumed[path] = true
-		case err != nil:
+			revision = 0
+		} else {
 			s.count("watches that broke")
 		}
-		w.mu.Unlock()
-		if err != nil {
-			pause(ctx, time.Second)
-		}
+		pause(ctx, time.Second)
 	}
 }
