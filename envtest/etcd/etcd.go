@@ -4,8 +4,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -90,16 +87,8 @@ func serve(ctx context.Context, o options, log *logrus.Logger) (err error) {
 	failed := make(chan error, len(places))
 	var forClients []kine.Listener
 	for _, p := range places {
-		grpc, plain := split(p.Listener, p.tls)
-		if !p.grpc {
-			grpc.(*branch).end(net.ErrClosed) // such connections are closed
-		} else {
-			forClients = append(forClients, kine.Listener{Listener: grpc, URL: p.url})
-		}
-		if !p.http {
-			plain.(*branch).end(net.ErrClosed)
-			continue
-		}
+		grpc, plain := split(p.Listener)
+		forClients = append(forClients, kine.Listener{Listener: grpc, URL: p.url})
 		work.Go(func() {
 			if err := web.Serve(plain); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 				failed <- fmt.Errorf("serve HTTP at %s: %w", p.url, err)
@@ -149,55 +138,34 @@ func (o options) open() (*datastore.Engine, func(), error) {
 // place is an address at which the program serves.
 type place struct {
 	net.Listener
-	url        string // by which it is reached
-	tls        *tls.Config
-	grpc, http bool
+	url string // by which it is reached
 }
 
 // listen takes the addresses of all the URLs. With an error, it returns those it has taken.
 func (o options) listen() ([]place, error) {
-	secure, err := o.tls()
-	if err != nil {
-		return nil, err
-	}
 	var places []place
 	var problems []error
-	for _, list := range []struct {
-		flag, urls string
-		grpc, http bool
-	}{
-		{"listen-client-urls", o.clientURLs, true, o.httpURLs == ""},
-		{"listen-client-http-urls", o.httpURLs, false, true},
-		{"listen-metrics-urls", o.metricsURLs, false, true},
-	} {
-		for one := range strings.SplitSeq(list.urls, ",") {
-			if one == "" {
-				continue
-			}
-			p, err := listenAt(one)
-			if err != nil {
-				problems = append(problems, fmt.Errorf("--%s %s: %w", list.flag, one, err))
-				continue
-			}
-			p.grpc, p.http = list.grpc, list.http
-			if strings.HasPrefix(one, "https:") || strings.HasPrefix(one, "unixs:") {
-				if p.tls = secure; secure == nil {
-					problems = append(problems, fmt.Errorf("--%s %s: needs --cert-file and --key-file", list.flag, one))
-				}
-			}
-			if first, _, _ := strings.Cut(o.advertised, ","); first != "" && list.grpc {
-				p.url = first
-			}
-			places = append(places, p)
+	for one := range strings.SplitSeq(o.clientURLs, ",") {
+		if one == "" {
+			continue
 		}
+		p, err := listenAt(one)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("--listen-client-urls %s: %w", one, err))
+			continue
+		}
+		if first, _, _ := strings.Cut(o.advertised, ","); first != "" {
+			p.url = first
+		}
+		places = append(places, p)
 	}
-	if !slices.ContainsFunc(places, func(p place) bool { return p.grpc }) && len(problems) == 0 {
+	if len(places) == 0 && len(problems) == 0 {
 		problems = append(problems, errors.New("--listen-client-urls: wants one at least"))
 	}
 	return places, errors.Join(problems...)
 }
 
-var errURL = errors.New("want http://ADDRESS:PORT, https://ADDRESS:PORT, unix://PATH or unixs://PATH")
+var errURL = errors.New("want http://ADDRESS:PORT or unix://PATH")
 
 func listenAt(text string) (place, error) {
 	u, err := url.Parse(text)
@@ -206,11 +174,11 @@ func listenAt(text string) (place, error) {
 	}
 	network, address := "tcp", u.Host
 	switch u.Scheme {
-	case "http", "https":
+	case "http":
 		if host := u.Hostname(); u.Port() == "" || u.Path != "" || host != "localhost" && host != "" && net.ParseIP(host) == nil {
 			return place{}, errURL // as in etcd: no names
 		}
-	case "unix", "unixs":
+	case "unix":
 		network, address = "unix", u.Host+u.Path
 		os.Remove(address) // left by a killed process; if it cannot be removed, the bind fails below
 	default:
@@ -226,34 +194,7 @@ func listenAt(text string) (place, error) {
 			return place{}, err
 		}
 	} else if u.Port() == "0" {
-		text = u.Scheme + "://" + l.Addr().String()
+		text = "http://" + l.Addr().String()
 	}
 	return place{Listener: l, url: text}, nil
-}
-
-// tls returns the TLS configuration of the flags, or nil without a certificate. A client
-// that offers HTTP/1 too gets HTTP/1, because only gRPC's clients offer HTTP/2 alone.
-func (o options) tls() (*tls.Config, error) {
-	if o.certFile == "" {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("--cert-file %s, --key-file %s: %w", o.certFile, o.keyFile, err)
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1", "h2"}, Certificates: []tls.Certificate{pair}}
-	if o.minTLS == "TLS1.3" {
-		config.MinVersion = tls.VersionTLS13
-	}
-	if o.trustedCAFile != "" {
-		pem, err := os.ReadFile(o.trustedCAFile)
-		if err != nil {
-			return nil, fmt.Errorf("--trusted-ca-file: %w", err)
-		}
-		config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--trusted-ca-file %s: has no certificate in it", o.trustedCAFile)
-		}
-	}
-	return config, nil
 }

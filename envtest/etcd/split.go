@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"crypto/tls"
 	"io"
 	"net"
 	"sync"
@@ -12,8 +11,8 @@ import (
 const helloLimit = 30 * time.Second
 
 // split passes what l accepts to one of two listeners: connections that begin as HTTP/2, as
-// gRPC's do, and all others. config, if it is not nil, secures all of them.
-func split(l net.Listener, config *tls.Config) (grpc, plain net.Listener) {
+// gRPC's do, and all others.
+func split(l net.Listener) (grpc, plain net.Listener) {
 	g, p := newBranch(l), newBranch(l)
 	go func() {
 		for {
@@ -28,9 +27,6 @@ func split(l net.Listener, config *tls.Config) (grpc, plain net.Listener) {
 				return
 			}
 			go func() {
-				if config != nil {
-					conn = tls.Server(conn, config)
-				}
 				head := make([]byte, len(http2Preface))
 				conn.SetReadDeadline(time.Now().Add(helloLimit))
 				n, err := io.ReadFull(conn, head)
