@@ -79,6 +79,7 @@ func holdingChild(dir, statement string) error {
 // A start waits for another program that has the database open, and is refused after a while. Meanwhile the
 // file does not change.
 func TestStartWaitsForAnotherProgram(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("other programs may have the database open here")
 	}

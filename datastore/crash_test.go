@@ -113,6 +113,7 @@ func crashWrite(e *Engine, c, i int, random *rand.Rand) (revision int64, err err
 // TestCrash repeatedly kills a writing process and checks what the next start finds. KARVE_CRASHES
 // sets the number of kills; the default is small.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	crashes := 20
 	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {
 		crashes = n
@@ -129,6 +130,7 @@ func TestCrash(t *testing.T) {
 // TestKilledAtSystemCall kills the writing process at its n-th write, fsync or truncation, for many
 // n. The kills are between the steps of commits and checkpoints.
 func TestKilledAtSystemCall(t *testing.T) {
+	t.Parallel()
 	strace := traceable(t)
 	kills, stride := 12, 23
 	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {

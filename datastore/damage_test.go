@@ -80,6 +80,7 @@ func contents(t *testing.T, dir string) string {
 // file that silently lacks something. The exception is the last transaction of the WAL, which looks
 // like one that was never finished.
 func TestFlippedBits(t *testing.T) {
+	t.Parallel()
 	flips := 150
 	if testing.Short() {
 		flips = 30

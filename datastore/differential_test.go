@@ -281,6 +281,7 @@ func (r *run) follow(w *modelWatch) {
 }
 
 func TestEngineAgreesWithTheModel(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []Durability{Memory, Full, Relaxed} {
 		t.Run(mode.String(), func(t *testing.T) {
 			steps, seeds := 3000, 6

@@ -205,6 +205,7 @@ func TestCloseEndsWritesAndWatches(t *testing.T) {
 
 // The size of the WAL stays bounded although it always has readers.
 func TestWALIsBoundedUnderReaders(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("writes 40 MB durably")
 	}

@@ -117,6 +117,7 @@ var faults = map[string]fault{
 // the faults that it promises to survive, and otherwise ends. The next start has everything that
 // was acknowledged, no revision is used twice, and nothing is damaged.
 func TestDiskFaults(t *testing.T) {
+	t.Parallel() // it mostly waits for disks and processes, as do the others that have this line
 	if testing.Short() {
 		t.Skip("kills a process under strace for each fault on four file systems")
 	}
@@ -130,12 +131,14 @@ func TestDiskFaults(t *testing.T) {
 	}
 	for _, system := range []string{"here", "ext4", "xfs", "btrfs"} {
 		t.Run(system, func(t *testing.T) {
+			t.Parallel()
 			root := t.TempDir()
 			if system != "here" {
 				root = loopMount(t, system)
 			}
 			for name, f := range faults {
 				t.Run(name, func(t *testing.T) {
+					t.Parallel()
 					dir := filepath.Join(root, strings.ReplaceAll(name, " ", "-"))
 					if err := os.Mkdir(dir, 0o700); err != nil {
 						t.Fatal(err)

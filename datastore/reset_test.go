@@ -60,6 +60,7 @@ func reset(t testing.TB, e *Engine, to *Dump, opts ResetOptions) *ResetResult {
 // that differed, each change with a revision of its own. If nothing differed, they see nothing. The
 // contents may come from the engine itself or from a file.
 func TestResetGoesBack(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []Durability{Full, Relaxed, Memory} {
 		t.Run(mode.String(), func(t *testing.T) {
 			for seed := range uint64(8) {

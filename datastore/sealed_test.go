@@ -66,6 +66,7 @@ func waitSealed(t *testing.T, e *Engine) {
 
 // After a kill, another program checkpoints the whole WAL. Nothing is missing, and a start accepts the database. The test covers every kind of checkpoint, both modes, and several sizes.
 func TestWALCopiedByAnotherProgram(t *testing.T) {
+	t.Parallel()
 	needsSeal(t)
 	for name, how := range map[string]func(t *testing.T, dir string){
 		"looked into":  func(t *testing.T, dir string) { foreign(t, dir, "SELECT count(*) FROM log") },
@@ -207,6 +208,7 @@ func newestOf(t *testing.T, dir string) string {
 // While the engine uses its file, the file without the WAL is incomplete, at whatever moment the
 // WAL goes missing. The database has a mark of that, and a start refuses it.
 func TestOwnFileWithoutItsWALIsRefused(t *testing.T) {
+	t.Parallel()
 	needsSeal(t)
 	for _, mode := range []Durability{Full, Relaxed} {
 		t.Run(mode.String(), func(t *testing.T) {
