@@ -134,6 +134,15 @@ users:
     exec: {apiVersion: client.authentication.k8s.io/v1, command: login, interactiveMode: Never}
 `
 
+// Without a name, nothing is written into the working directory.
+func TestMergeIntoNoFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("KUBECONFIG", "/nowhere"+string(os.PathListSeparator))
+	if got, err := MergeKubeconfig(t.Context(), "", nil, MergeOptions{}); err == nil || !strings.Contains(err.Error(), "name one") {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestMergeKubeconfig(t *testing.T) {
 	b := newTestbed(t)
 	s, _ := b.ensure(t)

@@ -46,7 +46,7 @@ type MergeResult struct {
 // MergeKubeconfig puts the current context of the kubeconfig text into dst, with its cluster
 // and user, which do not name files. If dst is empty, it is the file that kubectl would write to: of
 // those in $KUBECONFIG the first that exists, or else the last; without any, ~/.kube/config. It is made
-// if it does not exist.
+// if it does not exist. Without a home directory, dst has to be given.
 //
 // Everything else in dst keeps its meaning, though not its comments. A context that was
 // merged before keeps its namespace, and stays the current one if it was. An entry of the
@@ -59,6 +59,10 @@ type MergeResult struct {
 func MergeKubeconfig(ctx context.Context, dst string, text []byte, opts MergeOptions) (MergeResult, error) {
 	if dst == "" {
 		dst = clientcmd.NewDefaultPathOptions().GetDefaultFilename()
+		// There is an empty name at the end of $KUBECONFIG, or no home directory.
+		if dst == "" || dst == filepath.Join(clientcmd.RecommendedHomeDir, clientcmd.RecommendedFileName) {
+			return MergeResult{}, fmt.Errorf("$%s and the home directory name no file to merge into: name one", clientcmd.RecommendedConfigPathEnvVar)
+		}
 	}
 	file, err := target(dst)
 	if err != nil {

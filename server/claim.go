@@ -185,7 +185,7 @@ func makeWritable(dir string) error {
 	if datadir.IsFull(err) {
 		return nil // the datastore keeps space in reserve for this, and frees it
 	} else if err != nil {
-		return err
+		return fmt.Errorf("cannot write to %s (%w): name another directory", dir, errors.Unwrap(err))
 	}
 	f.Close()
 	return os.Remove(f.Name())

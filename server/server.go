@@ -38,6 +38,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		defer collector.End()
 	}
 	logbridge.Serve(full.Log)
+	defer logbridge.Stopping(false) // another control plane of the process may go on
 
 	// This has to come before upstream's code runs. The API server would notify systemd as soon
 	// as it listens, and unset NOTIFY_SOCKET.

@@ -227,6 +227,10 @@ func madeBy(begun *mark, database string) bool {
 // Unfinished returns [ErrHalf] for a data directory with an unfinished fork, which must not
 // be started.
 func Unfinished(dataDir string) error {
+	// Others say better why the directory cannot be used.
+	if _, err := os.Stat(filepath.Join(dataDir, unfinished)); errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
 	begun := readMark(dataDir)
 	if begun == nil {
 		return nil

@@ -82,7 +82,7 @@ func localLocks(mounts, device string) error {
 		}
 		for option := range strings.SplitSeq(fields[len(fields)-1], ",") {
 			switch option {
-			case "nolock", "local_lock=all", "local_lock=flock":
+			case "nolock", "local_lock=all", "local_lock=flock", "nobrl", "localflocks": // of NFS, SMB, and GFS2 or OCFS2
 				return fmt.Errorf("mounted with %s, so another machine could use it at the same time and destroy the datastore", option)
 			}
 		}

@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"

@@ -2,7 +2,6 @@ package endtoend
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"

@@ -1,6 +1,7 @@
 package options
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,8 +17,11 @@ import (
 // are shown: a secret could be in any other.
 func Summary(c *cli.Context) ([]byte, error) {
 	path, values, err := loadConfig(c, DefaultFile)
-	if path == "" || err != nil {
+	if err != nil {
 		return nil, err
+	}
+	if path == "" {
+		return nil, errors.New("there is no configuration file, and options in arguments and variables are not collected")
 	}
 	known := Names(Server())
 	text := fmt.Appendf(nil, "# %s, without values that could be secret\n", path)

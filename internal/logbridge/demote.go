@@ -27,7 +27,7 @@ type Demotion struct {
 var isStopping atomic.Bool
 
 // Stopping records whether the server has been told to stop. A stop ends requests, watches and waits, about
-// which libraries log many warnings and errors: until Stopping(false), all of them are demoted.
+// which libraries log many warnings and errors: until Stopping(false), those of the whole process are demoted.
 func Stopping(now bool) { isStopping.Store(now) }
 
 // These are reasons that several rows have.

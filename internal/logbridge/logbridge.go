@@ -98,9 +98,16 @@ func install(logger *logrus.Logger, table []Demotion) {
 		log.SetFlags(0)
 		log.SetPrefix("")
 		log.SetOutput(goLog{})
-		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+		grpclog.SetLoggerV2(grpcLog{grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)})
 	})
 }
+
+// grpcLog drops gRPC's lines, because the callers get what matters as errors. A Fatal ends the process, so it says why.
+type grpcLog struct{ grpclog.LoggerV2 }
+
+func (grpcLog) Fatal(args ...any)                 { log.Fatal(args...) }
+func (grpcLog) Fatalln(args ...any)               { log.Fatalln(args...) }
+func (grpcLog) Fatalf(format string, args ...any) { log.Fatalf(format, args...) }
 
 // log writes one event. If [demotions] has a row for it, the level is debug.
 func (t *target) log(level logrus.Level, component, message, errText string, fields logrus.Fields) {

@@ -28,12 +28,9 @@ const (
 
 // Socket is a line of a table.
 type Socket struct {
-	// Local and Remote have no zone. An IPv4 address in tcp6 is one of IPv4 here.
-	Local, Remote netip.AddrPort
-	State         uint8
-	// UID and Inode are 0 for a socket that no process holds.
-	UID   uint32
-	Inode uint64
+	Local netip.AddrPort // without a zone; an IPv4 address in tcp6 is one of IPv4 here
+	State uint8
+	Inode uint64 // 0 for a socket that no process holds
 }
 
 // Sockets reads a table. It skips the heading and every line that it does not understand. An
@@ -60,16 +57,13 @@ func parseLine(line string) (s Socket, ok bool) {
 	if len(f) < 10 {
 		return Socket{}, false
 	}
-	var okLocal, okRemote bool
-	s.Local, okLocal = parseAddr(f[1])
-	s.Remote, okRemote = parseAddr(f[2])
+	s.Local, ok = parseAddr(f[1])
 	state, errState := strconv.ParseUint(f[3], 16, 8)
-	uid, errUID := strconv.ParseUint(f[7], 10, 32)
 	inode, errInode := strconv.ParseUint(f[9], 10, 64)
-	if !okLocal || !okRemote || errState != nil || errUID != nil || errInode != nil {
+	if !ok || errState != nil || errInode != nil {
 		return Socket{}, false
 	}
-	s.State, s.UID, s.Inode = uint8(state), uint32(uid), inode
+	s.State, s.Inode = uint8(state), inode
 	return s, true
 }
 

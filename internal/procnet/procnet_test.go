@@ -35,9 +35,9 @@ func TestSockets(t *testing.T) {
 	}
 	address := netip.MustParseAddrPort
 	want := []Socket{
-		{Local: address("127.0.0.1:8080"), Remote: address("0.0.0.0:0"), State: Listen, Inode: 12},
-		{Local: address("127.0.0.1:49152"), Remote: address("127.0.0.1:8080"), State: Established, UID: 1000, Inode: 77},
-		{Local: address("127.0.0.1:49152"), Remote: address("127.0.0.1:8080"), State: 6},
+		{Local: address("127.0.0.1:8080"), State: Listen, Inode: 12},
+		{Local: address("127.0.0.1:49152"), State: Established, Inode: 77},
+		{Local: address("127.0.0.1:49152"), State: 6},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -50,7 +50,7 @@ func TestSockets(t *testing.T) {
 func FuzzLine(f *testing.F) {
 	f.Add("   2: 0100007F:C000 0100007F:1F90 01 0:0 00:0 0  1000        0 77 1 0")
 	f.Fuzz(func(t *testing.T, line string) {
-		if s, ok := parseLine(line); ok && (!s.Local.IsValid() || !s.Remote.IsValid()) {
+		if s, ok := parseLine(line); ok && !s.Local.IsValid() {
 			t.Errorf("parseLine(%q) = %+v", line, s)
 		}
 	})

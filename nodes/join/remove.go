@@ -75,6 +75,11 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 	if err := errors.Join(wrong...); err != nil {
 		return err
 	}
+	for _, dir := range []string{"/etc/cni/net.d", "/etc/cni", "/etc/containerd"} {
+		if err := m.removeEmpty(dir); err != nil {
+			return err
+		}
+	}
 	m.sweep(0)
 	if err := os.RemoveAll(m.path(configDir)); err != nil {
 		return err
@@ -258,9 +263,9 @@ func (m *Machine) sayPackages(r *record, say func(string, ...any)) {
 	if len(stay) == 0 {
 		return
 	}
-	remedy := "apt-get purge --autoremove " + strings.Join(stay, " ")
+	images := ""
 	if slices.Contains(stay, "containerd") {
-		remedy += " && rm -rf " + containerdData
+		images = ", and images in " + containerdData
 	}
-	say("packages that the join installed stay. If nothing else uses them: %s", remedy)
+	say("packages that the join installed stay%s. If nothing else uses them: apt-get purge --autoremove %s", images, strings.Join(stay, " "))
 }

@@ -121,6 +121,7 @@ const mostTried = 3
 type Tunnels struct {
 	config  Config
 	dialing chan struct{} // has a token for each SSH connection that is being made
+	jumping chan struct{} // has one for each connection through the bastion that is being made
 
 	running context.Context
 	stop    context.CancelCauseFunc
@@ -151,7 +152,7 @@ func New(c Config) *Tunnels {
 		c.Retry = defaultRetry
 	}
 	registerMetrics()
-	t := &Tunnels{config: c, dialing: make(chan struct{}, c.AtOnce), nodes: map[string]*tunnel{}, changed: make(chan struct{})}
+	t := &Tunnels{config: c, dialing: make(chan struct{}, c.AtOnce), jumping: make(chan struct{}, c.AtOnce), nodes: map[string]*tunnel{}, changed: make(chan struct{})}
 	t.running, t.stop = context.WithCancelCause(context.Background())
 	return t
 }

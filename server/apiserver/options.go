@@ -296,6 +296,9 @@ func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) er
 // temporaryFile creates a file in dir with mode 0600. remove deletes it.
 func temporaryFile(dir string, content []byte) (path string, remove func(), err error) {
 	f, err := os.CreateTemp(dir, ".check-")
+	if err != nil && dir != "" { // of a directory that cannot be used, the start says more
+		f, err = os.CreateTemp("", ".check-")
+	}
 	if err != nil {
 		return "", nil, err
 	}

@@ -21,11 +21,11 @@ const storedPage = 10_000
 // readStored adds all objects below prefix to stored, in the order of their keys, in one pass. An etcd
 // before 3.7 has no streams and returns pages. With an error, readStored returns the last key that it
 // has added.
-func readStored(ctx context.Context, client *kubernetes.Client, prefix string, stored *StoredVersions) (last string, err error) {
+func readStored(ctx context.Context, client *kubernetes.Client, prefix string, stored *storedVersions) (last string, err error) {
 	add := func(kvs []*mvccpb.KeyValue) {
 		for _, kv := range kvs {
 			last = string(kv.Key)
-			stored.Add(strings.TrimPrefix(last, prefix), kv.Value)
+			stored.add(strings.TrimPrefix(last, prefix), kv.Value)
 		}
 	}
 	err = streamStored(ctx, client, prefix, add)

@@ -90,7 +90,7 @@ func (c storedCheck) connect(ctx context.Context, transport storagebackend.Trans
 func (c storedCheck) run(ctx context.Context, client *kubernetes.Client) {
 	ctx, cancel := context.WithTimeout(ctx, storedLimit)
 	defer cancel()
-	var stored StoredVersions
+	var stored storedVersions
 	last, err := c.do(ctx, client, &stored)
 	if err == nil {
 		return
@@ -110,7 +110,7 @@ func (c storedCheck) run(ctx context.Context, client *kubernetes.Client) {
 }
 
 // do is the check. With an error, it returns the last key that it looked at.
-func (c storedCheck) do(ctx context.Context, client *kubernetes.Client, stored *StoredVersions) (last string, err error) {
+func (c storedCheck) do(ctx context.Context, client *kubernetes.Client, stored *storedVersions) (last string, err error) {
 	record, err := client.Kubernetes.Get(ctx, c.prefix+LastWritten, kubernetes.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("read %s%s: %w", c.prefix, LastWritten, err)
@@ -135,12 +135,12 @@ func (c storedCheck) do(ctx context.Context, client *kubernetes.Client, stored *
 
 // name logs the stored objects that cannot be read, and reports whether there are some.
 // before is the version that used them last.
-func (c storedCheck) name(stored *StoredVersions, before string) bool {
-	unreadable := stored.Unreadable()
+func (c storedCheck) name(stored *storedVersions, before string) bool {
+	unreadable := stored.unreadable()
 	if len(unreadable) > 0 {
 		c.log.Errorf("Kubernetes %s cannot read the version of these stored objects: %s. Unless their API is off, the API server does not become ready. "+
 			"Return to %s, and delete them there or write them in a version that both know",
-			version.Kubernetes, Sentence(unreadable), before)
+			version.Kubernetes, sentence(unreadable), before)
 	}
 	return len(unreadable) > 0
 }

@@ -16,7 +16,6 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
@@ -131,7 +130,7 @@ func TestStoredObjectsAreReadInOnePass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				kv, stored := test.kv, StoredVersions{}
+				kv, stored := test.kv, storedVersions{}
 				last, err := readStored(t.Context(), &kubernetes.Client{Client: &clientv3.Client{KV: &kv}}, "/registry/", &stored)
 				if err != nil {
 					t.Fatal(err)
@@ -141,8 +140,8 @@ func TestStoredObjectsAreReadInOnePass(t *testing.T) {
 					t.Errorf("%d pages, %d streams opened and %d ended, want %d pages or one stream", kv.pages, kv.opened, kv.ended, test.pages)
 				}
 				count := 0
-				for _, s := range stored.those(func(schema.GroupVersionKind) bool { return true }) {
-					count += s.Objects
+				for _, n := range stored.objects {
+					count += n
 				}
 				if n := len(kv.objects); count != n || n > 0 && last != string(kv.objects[n-1].Key) {
 					t.Errorf("counted %d objects until %q, want %d", count, last, n)

@@ -16,26 +16,26 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// StoredVersions counts the stored objects of Kubernetes' own kinds by the version that they are
+// storedVersions counts the stored objects of Kubernetes' own kinds by the version that they are
 // stored in. It leaves out custom resources, whose definition names their versions
 // (status.storedVersions), and encrypted objects.
-type StoredVersions struct {
+type storedVersions struct {
 	objects map[schema.GroupVersionKind]int
 }
 
-// Stored is how many objects of a resource are stored in a version.
-type Stored struct {
+// versionCount is how many objects of a resource are stored in a version.
+type versionCount struct {
 	Resource schema.GroupVersionResource
 	Objects  int
 }
 
 // String is such as "3 podgroups.scheduling.k8s.io as v1alpha2".
-func (s Stored) String() string {
+func (s versionCount) String() string {
 	return fmt.Sprintf("%d %s as %s", s.Objects, s.Resource.GroupResource(), s.Resource.Version)
 }
 
-// Sentence names all of them, separated by commas.
-func Sentence(all []Stored) string {
+// sentence names all of them, separated by commas.
+func sentence(all []versionCount) string {
 	var texts []string
 	for _, s := range all {
 		texts = append(texts, s.String())
@@ -48,9 +48,9 @@ func knownSchemes() []*runtime.Scheme {
 	return []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
 }
 
-// Add counts an object. key is that of the datastore without the API server's prefix, such as
+// add counts an object. key is that of the datastore without the API server's prefix, such as
 // "podgroups/default/one".
-func (s *StoredVersions) Add(key string, value []byte) {
+func (s *storedVersions) add(key string, value []byte) {
 	if customResource(key) { // before its JSON is parsed
 		return
 	}
@@ -96,21 +96,14 @@ func storedAs(value []byte) (schema.GroupVersionKind, bool) {
 	return schema.FromAPIVersionAndKind(typed.APIVersion, typed.Kind), typed.Kind != ""
 }
 
-// Unreadable returns the objects that this program cannot read: it has no type for their version.
-func (s *StoredVersions) Unreadable() []Stored {
-	return s.those(func(kind schema.GroupVersionKind) bool {
-		return !slices.ContainsFunc(knownSchemes(), func(known *runtime.Scheme) bool { return known.Recognizes(kind) })
-	})
-}
-
-// those returns the counts for which is returns true.
-func (s *StoredVersions) those(is func(schema.GroupVersionKind) bool) (all []Stored) {
+// unreadable returns the objects that this program cannot read: it has no type for their version.
+func (s *storedVersions) unreadable() (all []versionCount) {
 	for kind, objects := range s.objects {
-		if is(kind) {
-			all = append(all, Stored{resourceOf(kind), objects})
+		if !slices.ContainsFunc(knownSchemes(), func(known *runtime.Scheme) bool { return known.Recognizes(kind) }) {
+			all = append(all, versionCount{resourceOf(kind), objects})
 		}
 	}
-	slices.SortFunc(all, func(a, b Stored) int { return cmp.Compare(a.Resource.String(), b.Resource.String()) })
+	slices.SortFunc(all, func(a, b versionCount) int { return cmp.Compare(a.Resource.String(), b.Resource.String()) })
 	return all
 }
 

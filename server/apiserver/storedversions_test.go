@@ -47,9 +47,9 @@ func TestUnreadableVersions(t *testing.T) {
 		"an allocation of the Service": {"ranges/serviceips", protobuf(t, "v1", "RangeAllocation"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var stored StoredVersions
-			stored.Add(test.key, test.value)
-			if got := Sentence(stored.Unreadable()); got != test.want {
+			var stored storedVersions
+			stored.add(test.key, test.value)
+			if got := sentence(stored.unreadable()); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
@@ -57,13 +57,13 @@ func TestUnreadableVersions(t *testing.T) {
 }
 
 func TestStoredVersionsAreCounted(t *testing.T) {
-	var stored StoredVersions
+	var stored storedVersions
 	for range 3 {
-		stored.Add("workloads/default/a", protobuf(t, "scheduling.k8s.io/v0", "Workload"))
+		stored.add("workloads/default/a", protobuf(t, "scheduling.k8s.io/v0", "Workload"))
 	}
-	stored.Add("podgroups/default/a", protobuf(t, "scheduling.k8s.io/v0", "PodGroup"))
+	stored.add("podgroups/default/a", protobuf(t, "scheduling.k8s.io/v0", "PodGroup"))
 	var got []string
-	for _, s := range stored.Unreadable() {
+	for _, s := range stored.unreadable() {
 		got = append(got, s.String())
 	}
 	if want := []string{"1 podgroups.scheduling.k8s.io as v0", "3 workloads.scheduling.k8s.io as v0"}; !slices.Equal(got, want) {
@@ -73,9 +73,9 @@ func TestStoredVersionsAreCounted(t *testing.T) {
 
 // The JSON of custom resources, of which a cluster can have most, is not parsed.
 func TestCustomResourcesAreNotParsed(t *testing.T) {
-	var stored StoredVersions
+	var stored storedVersions
 	value := []byte(`{"apiVersion":"example.com/v1","kind":"Ship","spec":{"name":"a"}}`)
-	if n := testing.AllocsPerRun(100, func() { stored.Add("example.com/ships/default/a", value) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { stored.add("example.com/ships/default/a", value) }); n != 0 {
 		t.Errorf("adding a custom resource allocates %v times, want none", n)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // errNoSocket is returned by socketOwner if the kernel has no such socket, or if no process
 // holds it any more.
-var errNoSocket = errors.New("no process on this machine holds the other end of the connection, or the kernel's module tcp_diag is missing")
+var errNoSocket = errors.New("no process on this machine holds the other end of the connection, or its socket is bound to a network device, or the kernel's module tcp_diag is missing")
 
 // owner describes a socket's owner: the user, and on Linux the control group, that opened it.
 type owner struct {

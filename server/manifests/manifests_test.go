@@ -62,14 +62,18 @@ func TestErrorsNameTheDocument(t *testing.T) {
 		{"no kind", "metadata: {name: a}\napiVersion: v1\n", false, "kind is missing"},
 		{"a number as name", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 7}\n", false, "metadata.name is missing, or no text"},
 		{"a text", "some text\n", false, "this is no object"},
-		{"content after a separator", good + "--- " + good, false, "document 1: "},
+		{"content after a separator", good + "--- " + good, false, "document 1: only a comment may follow ---"},
+		{"a value after a separator", "--- {apiVersion: v1, kind: Secret, stringData: {a: secret}}\n", false, "document 1: only a comment may follow ---"},
 		{"content after the end", good + "...\n" + good, false, "document 1: separate documents by ---"},
 		{"JSON", "{}\n{\"a\":\n  b}", true, "document 2: "},
 		{"half of JSON", "{\"a\":\n", true, "document 1: "},
 	} {
-		if _, err := parse([]byte(c.text), c.isJSON); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := parse([]byte(c.text), c.isJSON); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
 		}
+	}
+	if found, err := parse([]byte(good+"...\n# the end\n"), false); err != nil || len(found) != 1 {
+		t.Errorf("a comment after the end: %d objects, %v", len(found), err)
 	}
 	_, err := parse([]byte("a\n---\n"+good+"---\nb\n"), false)
 	if err == nil || strings.Count(err.Error(), "\n") != 1 {

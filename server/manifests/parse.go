@@ -40,6 +40,9 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 			return objects, errors.Join(problems...)
 		}
 		where := fmt.Sprintf("document %d", n)
+		if _, ok := errors.AsType[yamlutil.YAMLSyntaxError](err); ok { // its text has what follows, which may be secret
+			err = errors.New("only a comment may follow --- in its line")
+		}
 		if err != nil { // where the next one begins is not known
 			return objects, errors.Join(append(problems, fmt.Errorf("%s: %w", where, err))...)
 		}
@@ -58,8 +61,12 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 
 // objectsOf returns the object of a document, or those of a List; nil if it has no content.
 func objectsOf(document []byte) ([]*unstructured.Unstructured, error) {
-	if _, rest, found := bytes.Cut(document, []byte("\n...")); found && len(bytes.TrimSpace(rest)) > 0 {
-		return nil, errors.New("separate documents by ---: what follows ... would be lost")
+	if _, rest, found := bytes.Cut(document, []byte("\n...")); found {
+		for line := range bytes.Lines(rest) {
+			if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+				return nil, errors.New("separate documents by ---: what follows ... would be lost")
+			}
+		}
 	}
 	text, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
