@@ -85,18 +85,21 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestUnwritableDataDir is run as nobody by root, who may write everywhere.
-func TestUnwritableDataDir(t *testing.T) {
+// TestUnusableDataDir is run as nobody by root, who may read and write everywhere.
+func TestUnusableDataDir(t *testing.T) {
 	t.Parallel()
-	dir := publicDir(t)
-	if err := os.Chmod(dir, 0o555); err != nil {
-		t.Fatal(err)
+	for mode, want := range map[os.FileMode]string{0o555: "permission denied): name another directory", 0o000: "permission denied"} {
+		dir := publicDir(t)
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Chmod(dir, 0o700) })
+		cmd := command(t, "karve", "server", "--data-dir", dir, "--secure-port=0", "--insecure-port=-1")
+		if os.Geteuid() == 0 {
+			nobody(t, cmd)
+		}
+		wantProblems(t, finish(t, cmd), "--data-dir…"+dir+"…"+want)
 	}
-	cmd := command(t, "karve", "server", "--data-dir", dir, "--secure-port=0", "--insecure-port=-1")
-	if os.Geteuid() == 0 {
-		nobody(t, cmd)
-	}
-	wantProblems(t, finish(t, cmd), "--data-dir…"+dir+"…permission denied")
 }
 
 // TestConfigFile has mistakes in the file, and in a variable.
