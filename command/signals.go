@@ -14,8 +14,8 @@ type stopSignal struct{ os.Signal }
 func (s stopSignal) Error() string { return s.String() }
 
 // signalContext ends with the first SIGINT, SIGTERM or SIGHUP, which is its cause. A second SIGINT or
-// SIGTERM ends the process immediately. A second SIGHUP does not: when a terminal closes, both the terminal and its shell send one. If SIGHUP is ignored
-// (nohup), it stays ignored.
+// SIGTERM ends the process immediately. A second SIGHUP does not: when a terminal closes, both the
+// terminal and its shell send one. If SIGHUP is ignored (nohup), it stays ignored.
 func signalContext() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 2)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
@@ -22,11 +21,7 @@ func (p *plan) validateAPIServer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
 	}
-	scratch := p.DataDir // a read-only root may have no /tmp
-	if info, err := os.Stat(p.DataDir); err != nil || !info.IsDir() {
-		scratch = ""
-	}
-	return apiserver.Validate(ctx, p.apiserverConfig(), key, scratch)
+	return apiserver.Validate(ctx, p.apiserverConfig(), key, p.DataDir) // a read-only root may have no /tmp
 }
 
 func checkPort(flag string, port int) error {

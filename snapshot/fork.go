@@ -187,7 +187,7 @@ func occupied(dataDir, storeDir string) []string {
 // readMark returns the mark of an unfinished fork, or nil if there is none. A fork with its
 // last file is finished: then the mark has come back with a power cut, or a kill has left it.
 func readMark(dataDir string) *mark {
-	if _, err := os.Lstat(filepath.Join(dataDir, origin)); err == nil {
+	if _, err := os.Lstat(filepath.Join(dataDir, origin)); err == nil || errors.Is(err, fs.ErrPermission) { // others refuse a directory that may not be searched
 		return nil
 	}
 	text, err := os.ReadFile(filepath.Join(dataDir, unfinished))
@@ -227,10 +227,6 @@ func madeBy(begun *mark, database string) bool {
 // Unfinished returns [ErrHalf] for a data directory with an unfinished fork, which must not
 // be started.
 func Unfinished(dataDir string) error {
-	// Others say better why the directory cannot be used.
-	if _, err := os.Stat(filepath.Join(dataDir, unfinished)); errors.Is(err, fs.ErrPermission) {
-		return nil
-	}
 	begun := readMark(dataDir)
 	if begun == nil {
 		return nil

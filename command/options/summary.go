@@ -28,7 +28,7 @@ func Summary(c *cli.Context) ([]byte, error) {
 	for _, v := range values {
 		for _, value := range v.values {
 			name := v.name
-			if arg, rest, found := strings.Cut(value, "="); found && strings.HasSuffix(name, "-arg") { // of upstream's
+			if arg, rest, found := strings.Cut(value, "="); found && strings.HasSuffix(name, "-arg") { // of a component of Kubernetes
 				name, value = name+": "+arg, rest
 			}
 			if !slices.Contains(known, v.name) || !open(value) {

@@ -53,12 +53,10 @@ func (t *Tunnels) dialJump(ctx context.Context, _, address string) (net.Conn, er
 	j := t.config.Jump
 	// The connections to the nodes have slots of their own, but these are all to one machine, which limits how many
 	// may authenticate at once (MaxStartups).
-	select {
-	case t.jumping <- struct{}{}:
-		defer func() { <-t.jumping }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := t.jumping.take(ctx); err != nil {
+		return nil, err
 	}
+	defer t.jumping.give()
 	c, err := t.handshake(ctx, t.dialTCP, j.User, "the bastion "+j.String(), net.JoinHostPort(j.Host, strconv.Itoa(j.Port)))
 	if err != nil {
 		return nil, fmt.Errorf("through the bastion %s (--ssh-jump): %w", j, err)

@@ -42,6 +42,21 @@ func (t *Tunnels) dialNode(ctx context.Context, name, address string) (*client, 
 	return t.handshake(ctx, dial, t.config.User, name, address)
 }
 
+// slots limit how many do something at once.
+type slots chan struct{}
+
+// take waits for a slot until ctx ends. give returns it.
+func (s slots) take(ctx context.Context) error {
+	select {
+	case s <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s slots) give() { <-s }
+
 // handshake makes an SSH connection. The error wraps the reason, and names the address. What waits
 // for the network holds no slot.
 func (t *Tunnels) handshake(ctx context.Context, dial DialFunc, user, name, address string) (*client, error) {
@@ -53,13 +68,11 @@ func (t *Tunnels) handshake(ctx context.Context, dial DialFunc, user, name, addr
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case t.dialing <- struct{}{}:
-		defer func() { <-t.dialing }()
-	case <-ctx.Done():
+	if err := t.dialing.take(ctx); err != nil {
 		raw.Close()
-		return nil, context.Cause(ctx)
+		return nil, err
 	}
+	defer t.dialing.give()
 	ctx, cancel := context.WithTimeoutCause(ctx, t.config.DialTimeout,
 		fmt.Errorf("%w: %s does not answer within %v", ErrUnreachable, address, t.config.DialTimeout))
 	defer cancel()

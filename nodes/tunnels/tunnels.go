@@ -120,8 +120,8 @@ const mostTried = 3
 // Tunnels are the tunnels to all nodes of a cluster.
 type Tunnels struct {
 	config  Config
-	dialing chan struct{} // has a token for each SSH connection that is being made
-	jumping chan struct{} // has one for each connection through the bastion that is being made
+	dialing slots // for SSH connections that are being made
+	jumping slots // for connections through the bastion that are being made
 
 	running context.Context
 	stop    context.CancelCauseFunc
@@ -152,7 +152,7 @@ func New(c Config) *Tunnels {
 		c.Retry = defaultRetry
 	}
 	registerMetrics()
-	t := &Tunnels{config: c, dialing: make(chan struct{}, c.AtOnce), jumping: make(chan struct{}, c.AtOnce), nodes: map[string]*tunnel{}, changed: make(chan struct{})}
+	t := &Tunnels{config: c, dialing: make(slots, c.AtOnce), jumping: make(slots, c.AtOnce), nodes: map[string]*tunnel{}, changed: make(chan struct{})}
 	t.running, t.stop = context.WithCancelCause(context.Background())
 	return t
 }

@@ -277,8 +277,8 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 
 // Validate returns everything that upstream would refuse about the options, as one error. It
 // opens nothing and writes only a temporary file, in memory where the system supports that, and
-// otherwise in dir. So c needs neither listeners nor certificates yet. An empty dir is the
-// system's directory for temporary files.
+// otherwise in dir or, if that cannot be used, in the system's directory for temporary files. So c
+// needs neither listeners nor certificates yet.
 func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) error {
 	key, remove, err := throwAwayFile(dir, throwAwayKey)
 	if err != nil {
@@ -293,10 +293,10 @@ func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) er
 	return err
 }
 
-// temporaryFile creates a file in dir with mode 0600. remove deletes it.
+// temporaryFile creates a file with mode 0600 in dir, or else in the system's directory. remove deletes it.
 func temporaryFile(dir string, content []byte) (path string, remove func(), err error) {
 	f, err := os.CreateTemp(dir, ".check-")
-	if err != nil && dir != "" { // of a directory that cannot be used, the start says more
+	if err != nil { // of a directory that cannot be used, the start says more
 		f, err = os.CreateTemp("", ".check-")
 	}
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package conformance has lists of upstream's Conformance tests, for scripts/conformance.
+// Package conformance holds the lists of Conformance tests that scripts/conformance runs.
 package conformance
 
 // Upstream's suite is built by its own name. This makes go.mod have what it needs.
