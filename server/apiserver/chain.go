@@ -89,6 +89,9 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	last := &cfg.aggregator.GenericConfig.Config // its handlers see a request first
 	last.AddReadyzChecks(c.ReadyChecks...)
 	growStacks(last)
+	if c.Deviations.On(deviations.ListBuffer) {
+		replacements.BufferLists(last)
+	}
 	if c.Deviations.On(deviations.Streams) {
 		s.streams = replacements.EndStreams(last)
 	}

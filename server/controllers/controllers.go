@@ -382,18 +382,6 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 			return upstream.BuildController(ctx, shared)
 		}
 	}
-	if switches.On(deviations.VAPStatus) {
-		upstream := descriptors[names.ValidatingAdmissionPolicyStatusController]
-		own[names.ValidatingAdmissionPolicyStatusController] = func(_ context.Context, shared app.ControllerContext) (app.Controller, error) {
-			if _, err := shared.NewClient(upstream.Name()); err != nil { // makes the service account, too
-				return nil, err
-			}
-			policies := shared.InformerFactory.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()
-			return replacements.OnFirst(upstream.Name(), policies, func(ctx context.Context) (replacements.Controller, error) {
-				return upstream.BuildController(ctx, shared)
-			}), nil
-		}
-	}
 	for name := range own {
 		if shared.IsControllerEnabled(descriptors[name]) {
 			delete(descriptors, name)

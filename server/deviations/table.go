@@ -99,6 +99,14 @@ var (
 		Command:  "scripts/bench start -upstream genericconfig -only cold -rounds 9",
 		Tests:    []string{"TestGenericConfigIsUpstreams", "TestWhatUsersNameReachesNoPortOfTheServer"},
 	}
+	ListBuffer = &Deviation{
+		Name:     "listbuffer",
+		Replaces: []string{"k8s.io/apiserver/pkg/endpoints/metrics.(*ResponseWriterDelegator).Write, for how often the writers of the filters and of HTTP/2 are called"},
+		Instead:  "The answer to a GET over HTTP/2 is written in pieces of 64 KB instead of object by object.",
+		Gain:     "A list of 2,000 objects costs the server 17.0 ms of CPU instead of 27.5 and the client 20.4 instead of 25.4, and 4 clients get 51 a second instead of 36.",
+		Command:  "scripts/bench api -upstream listbuffer -only list -rounds 5",
+		Tests:    []string{"TestBufferedListsAreTheSame", "TestBufferedListsFlush", "TestListsAreWrittenInLargePieces"},
+	}
 	Loopback = &Deviation{
 		Name: "loopback", Where: "server/loopback",
 		Replaces: []string{"k8s.io/client-go/transport.New, for clients in the server's process"},
@@ -186,19 +194,11 @@ var (
 		Command:  "scripts/bench start -upstream uncached -only cold -rounds 9",
 		Tests:    []string{"TestTypeWithoutCacheIsServedAsOneWithIt", "TestQuietWatchesOutliveCompaction"},
 	}
-	VAPStatus = &Deviation{
-		Name: "vapstatus", Where: "server/controllers/replacements/onfirst.go",
-		Replaces: []string{"k8s.io/kubernetes/cmd/kube-controller-manager/app.newValidatingAdmissionPolicyStatusController, until there is a ValidatingAdmissionPolicy"},
-		Instead:  "The controller that checks the types in ValidatingAdmissionPolicies is built when there is one. It makes the schemas of all built-in types.",
-		Gain:     "Idle memory is 111 MB instead of 117. scripts/bench start -only run makes 20 clusters in 20.0 s instead of 20.9.",
-		Command:  "scripts/bench footprint -upstream vapstatus -only idle -settle 20s -window 15s -rounds 3",
-		Tests:    []string{"TestPolicyTypesAreChecked", "TestOnFirst"},
-	}
 )
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, EarlyInformers, ExternalNames, Garbage, GenericConfig,
-	Loopback, Namespaces, OpenAPI, Queues, ReplicaSets, Routes, SharedInformers, SingleServer, StorageClient, Streams,
-	Uncached, VAPStatus,
+	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, ReplicaSets, Routes, SharedInformers, SingleServer, StorageClient,
+	Streams, Uncached,
 }
