@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench storage|start|footprint|api|datastores|fresh|large|crds|flash|simulate [options]
+const usage = `usage: scripts/bench storage|start|footprint|api|datastores|fresh|large|crds|simulate [options]
 
 storage    the datastore on a socket, beside etcd
 start      start and stop, beside etcd + kube-apiserver
@@ -26,7 +26,6 @@ datastores Karve on its built-in datastore, PostgreSQL, MariaDB, one etcd and th
 fresh      creates that begin when a new control plane is ready, and memory after them
 large      a start with 300,000 objects, from a cold page cache: time and memory
 crds       many large CustomResourceDefinitions: time, CPU and memory
-flash      what an idle cluster with nodes writes to the disk in a day
 simulate   the cost of simulated nodes, and how fast Pods run on them
 stat       compares two files of -record: scripts/bench stat OLD NEW
 
@@ -72,14 +71,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return large(ctx, args[1:], stdout, stderr)
 	case "crds":
 		return crds(ctx, args[1:], stdout, stderr)
-	case "flash":
-		return flash(ctx, args[1:], stdout, stderr)
 	case "simulate":
 		return simulate(ctx, args[1:], stdout, stderr)
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want storage, start, footprint, api, datastores, fresh, large, crds, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, start, footprint, api, datastores, fresh, large, crds, simulate or stat", args[0])
 	}
 }

@@ -94,10 +94,7 @@ func (c *cluster) poll(ctx context.Context, ask func() error) error {
 // error.
 func (p *prober) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	header := http.Header{}
-	switch {
-	case method == http.MethodPatch:
-		header.Set("Content-Type", "application/merge-patch+json")
-	case body != nil:
+	if body != nil {
 		header.Set("Content-Type", "application/json")
 	}
 	return p.send(ctx, method, path, body, header)

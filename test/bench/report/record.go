@@ -52,11 +52,9 @@ var units = map[string]struct {
 	"client µs each":    {"client-CPU-sec/op", 1e-6, false},
 	"datastore µs each": {"datastore-CPU-sec/op", 1e-6, false},
 	"MB":                {"B", 1e6, false},
-	"MB/day":            {"B/day", 1e6, false},
 	"kB/s":              {"written-B/sec", 1e3, false},
 	"% of a core":       {"cores", 1e-2, false},
 	"/min":              {"commits/min", 1, false},
-	"flushes/min":       {"flushes/min", 1, false},
 	"goroutines":        {"goroutines", 1, false},
 }
 
