@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,7 +102,7 @@ func fetched(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	from, err := newOrigin(cmp.Or(os.Getenv(DownloadVariable), "https://github.com/karve-k8s/karve/releases/download/"+Version))
+	from, err := address()
 	if err != nil {
 		return "", err
 	}
@@ -131,6 +133,57 @@ func cached(path string) (bool, error) {
 	return info.Mode().IsRegular(), nil
 }
 
+// address is where the files of the release are. It may have credentials in all parts but host and path.
+func address() (*url.URL, error) {
+	text := cmp.Or(os.Getenv(DownloadVariable), "https://github.com/karve-k8s/karve/releases/download/"+Version)
+	from, err := url.Parse(strings.ReplaceAll(text, "+", "%2B")) // some servers read a plus sign as a space
+	if err != nil || from.Scheme != "https" && from.Scheme != "http" || from.Host == "" {
+		// The error of the parser has the address, with its password.
+		return nil, fmt.Errorf("%s is no address of a release: want one such as https://mirror.example/karve/%s", DownloadVariable, Version)
+	}
+	return from, nil
+}
+
+// shown is the address of a file without user, password and parameters, as messages have it.
+func shown(from *url.URL, name string) string {
+	return (&url.URL{Scheme: from.Scheme, Host: from.Host, Path: from.Path}).JoinPath(name).String()
+}
+
+// client gives up before go test does after its default of 10 minutes, so that the test says why it fails.
+var client = &http.Client{Timeout: 9 * time.Minute}
+
+// Limits of a file's size. A file that is longer is cut off, and so fails the check of its signature or checksum.
+const (
+	maxList    = 1 << 20
+	maxProgram = 256 << 20
+)
+
+// get downloads a file of the release.
+func get(ctx context.Context, from *url.URL, name string, limit int64) ([]byte, error) {
+	request := &http.Request{Method: http.MethodGet, URL: from.JoinPath(name), Header: http.Header{
+		// Without this, net/http unpacks a file that the server calls compressed.
+		"Accept-Encoding": {"identity"},
+		// Without this, net/http sends the parameters of the address to hosts that it is redirected to.
+		"Referer": {shown(from, name)},
+	}}
+	response, err := client.Do(request.WithContext(ctx))
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err // the outer one has the whole address, or that of a redirect with its signature
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", shown(from, name), err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", shown(from, name), response.Status)
+	}
+	content, err := io.ReadAll(io.LimitReader(response.Body, limit))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", shown(from, name), err)
+	}
+	return content, nil
+}
+
 // asset is the name of this machine's program in a release.
 func asset() string {
 	arch := runtime.GOARCH
@@ -144,8 +197,11 @@ func asset() string {
 	return name
 }
 
+// listFile has the checksums of a release.
+const listFile = "SHA256SUMS"
+
 // download makes path the program of the release at from. It unpacks only what has the right checksum.
-func download(ctx context.Context, from *origin, path string) error {
+func download(ctx context.Context, from *url.URL, path string) error {
 	sums, err := signedSums(ctx, from)
 	if err != nil {
 		return err
@@ -153,16 +209,15 @@ func download(ctx context.Context, from *origin, path string) error {
 	name := filepath.Base(path) + ".gz"
 	want, err := sumOf(sums, name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", from, err)
+		return fmt.Errorf("%s: %w", shown(from, listFile), err)
 	}
-	packed, err := from.read(ctx, name, maxProgram, func(size int64) {
-		fmt.Fprintf(os.Stderr, "downloading karve %s (%d MB), once, to %s\n", Version, (size+5e5)/1e6, path)
-	})
+	fmt.Fprintf(os.Stderr, "downloading karve %s, once, to %s\n", Version, path)
+	packed, err := get(ctx, from, name, maxProgram)
 	if err != nil {
 		return err
 	}
 	if got := fmt.Sprintf("%x", sha256.Sum256(packed)); got != want {
-		return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %s", from.show(name), got, want)
+		return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %s", shown(from, name), got, want)
 	}
 
 	partial, err := os.CreateTemp(filepath.Dir(path), "partial-")
@@ -172,7 +227,7 @@ func download(ctx context.Context, from *origin, path string) error {
 	defer os.Remove(partial.Name()) // fails after the rename
 	defer partial.Close()
 	if err := unpack(partial, packed); err != nil {
-		return fmt.Errorf("%s: %w", from.show(name), err)
+		return fmt.Errorf("%s: %w", shown(from, name), err)
 	}
 	// A cache with half a program after a power cut would stay so.
 	if err := partial.Sync(); err != nil {
@@ -196,13 +251,13 @@ func unpack(to io.Writer, packed []byte) error {
 }
 
 // signedSums returns the list of checksums of the release, whose signature is right.
-func signedSums(ctx context.Context, from *origin) ([]byte, error) {
-	const list, signed = "SHA256SUMS", "SHA256SUMS.minisig"
-	sums, err := from.read(ctx, list, maxList, nil)
+func signedSums(ctx context.Context, from *url.URL) ([]byte, error) {
+	const signed = listFile + ".minisig"
+	sums, err := get(ctx, from, listFile, maxList)
 	if err != nil {
 		return nil, err
 	}
-	text, err := from.read(ctx, signed, maxList, nil)
+	text, err := get(ctx, from, signed, maxList)
 	if err != nil {
 		return nil, err
 	}
@@ -212,13 +267,13 @@ func signedSums(ctx context.Context, from *origin) ([]byte, error) {
 	}
 	var signature minisign.Signature
 	if err := signature.UnmarshalText(text); err != nil {
-		return nil, fmt.Errorf("%s: %w", from.show(signed), err)
+		return nil, fmt.Errorf("%s: %w", shown(from, signed), err)
 	}
 	if !minisign.Verify(key, sums, text) {
-		return nil, fmt.Errorf("%s is not the signature of Karve's release manager; nothing of the release was used", from.show(signed))
+		return nil, fmt.Errorf("%s is not the signature of Karve's release manager; nothing of the release was used", shown(from, signed))
 	}
 	if signature.TrustedComment != "karve "+Version {
-		return nil, fmt.Errorf("%s has %s, want karve %s: set %s to the address of that release", from, signature.TrustedComment, Version, DownloadVariable)
+		return nil, fmt.Errorf("%s has %s, want karve %s: set %s to the address of that release", shown(from, signed), signature.TrustedComment, Version, DownloadVariable)
 	}
 	return sums, nil
 }
