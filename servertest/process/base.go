@@ -21,7 +21,11 @@ func (b *Base) Snapshot(t testing.TB) {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.take(t.Context()); err != nil {
+	err := b.close()
+	if err == nil {
+		b.forks, err = b.Take(t.Context())
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -30,11 +34,22 @@ func (b *Base) Snapshot(t testing.TB) {
 // snapshot, it takes one now.
 func (b *Base) Fork(t testing.TB) (Instance, *Cluster) {
 	t.Helper()
-	forks, err := b.last(t.Context())
+	var err error
+	b.mu.Lock()
+	if b.forks == nil {
+		b.forks, err = b.Take(t.Context())
+	}
+	forks := b.forks
+	b.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return forks.Fork(t)
+	one, err := forks.take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { forks.give(one) })
+	return one.Instance, one.Cluster
 }
 
 // End ends the remaining forks. The test fails if one of them did not end cleanly.
@@ -45,25 +60,6 @@ func (b *Base) End(t testing.TB) {
 	if err := b.close(); err != nil {
 		t.Errorf("forks: %v", err)
 	}
-}
-
-func (b *Base) last(ctx context.Context) (*Forks, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.forks == nil {
-		if err := b.take(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return b.forks, nil
-}
-
-func (b *Base) take(ctx context.Context) (err error) {
-	if err := b.close(); err != nil {
-		return err
-	}
-	b.forks, err = b.Take(ctx)
-	return err
 }
 
 func (b *Base) close() error {

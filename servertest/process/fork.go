@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,18 +99,7 @@ func (f *Forks) takeSnapshot(ctx context.Context, dataDir string) error {
 	return errors.Join(client.Snapshot(ctx, file, control.Settle), file.Close())
 }
 
-// Fork returns a cluster as the snapshot was, for the test until it ends.
-func (f *Forks) Fork(t testing.TB) (Instance, *Cluster) {
-	t.Helper()
-	one, err := f.take()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.give(one) })
-	return one.Instance, one.Cluster
-}
-
-// take waits for a cluster.
+// take waits for a cluster as the snapshot was. The caller gives it back.
 func (f *Forks) take() (*fork, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
