@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -70,7 +71,13 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 		command.Flags = append(command.Flags, &cli.BoolFlag{Name: "all", Usage: "with --help: show all options"})
 	}
 	known := command.Flags
-	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return options.ExplainMistake(err, name, known) }
+	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+		// An option after a command that does not exist is parsed as one of the command above.
+		if at := len(strings.Fields(name)); len(command.Subcommands) > 0 && len(args) > at && !strings.HasPrefix(args[at], "-") {
+			return noCommand(name, args[at], command.Subcommands)
+		}
+		return options.ExplainMistake(err, name, known)
+	}
 	command.BashComplete = completeWith(command, args)
 
 	before := command.Before

@@ -93,6 +93,8 @@ func TestWrongCommands(t *testing.T) {
 		{"kubeconfig --into -", "--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed"},
 		{"kubeconfig --merge=perhaps", `--merge "perhaps": want true or false (see karve kubeconfig --help)`},
 		{"certs lst", `there is no command "karve certs lst"; did you mean karve certs list?`},
+		{"datastore compact --data-dir x", `there is no command "karve datastore compact" (see karve datastore --help)`},
+		{"certs lst --data-dir x", "did you mean karve certs list?"},
 		{"datastore backup --over-write x", "did you mean --overwrite?"},
 		{"certs list --data-dir " + empty, "no server has been started with this --data-dir"},
 		{"certs renew --data-dir " + empty, "no server has been started with this --data-dir"},

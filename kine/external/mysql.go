@@ -134,6 +134,9 @@ func connectMySQL(rest string, files tls.Config) (*sql.DB, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// 0 is what the server allows. The driver then sends a statement that would be longer in parts, which the server may
+	// refuse; it ends the connection of one that is too long.
+	config.MaxAllowedPacket = 0
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		release()
@@ -147,10 +150,12 @@ func mysqlFailure(err error) error {
 	switch number(err) {
 	case 1049, 1146: // ER_BAD_DB_ERROR, ER_NO_SUCH_TABLE
 		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
-	case 1153: // ER_NET_PACKET_TOO_LARGE
-		return refusal{fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err)}
 	case 1062: // ER_DUP_ENTRY
 		return refusal{fmt.Errorf("the table compares keys without regard to case, and two keys differ only in case: delete or rename one of them at the source (%w)", err)}
+	case 1105, 1153: // ER_UNKNOWN_ERROR, ER_NET_PACKET_TOO_LARGE
+		if strings.Contains(err.Error(), "max_allowed_packet") {
+			return refusal{fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err)}
+		}
 	}
 	if refusedByMySQL(err) {
 		return refusal{err}

@@ -284,7 +284,7 @@ func TestMigrationWithinTheLimitsOfMySQL(t *testing.T) {
 	defer execute(t, look, fmt.Sprint("SET GLOBAL max_allowed_packet = ", packet))
 	execute(t, look, "SET GLOBAL max_allowed_packet = 1048576")
 	source := karvesEtcd(t)
-	put(t, source, "/registry/heavy", strings.Repeat("\x00", 600_000)) // two bytes each in a statement
+	put(t, source, "/registry/heavy", strings.Repeat("\x00", 1_200_000))
 	fails(t, source, kinds["mysql"](t), "raise max_allowed_packet", nothingLeft)
 	if _, err := client(t, source).Delete(t.Context(), "/registry/heavy"); err != nil {
 		t.Fatal(err)
