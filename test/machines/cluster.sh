@@ -133,7 +133,8 @@ END
 }
 
 # configure_kubelet NAME writes what is particular to such a machine, beside what kubeadm
-# writes: a sandbox has control groups of version 1, nobody's systemd, and a full disk of others.
+# writes: a sandbox has control groups of version 1, and nobody's systemd. Others have filled
+# its disk, and the kubelet would remove images that cannot be downloaded again.
 configure_kubelet() {
 	enter "$1" mkdir -p /etc/kubernetes-local/kubelet.conf.d
 	enter "$1" tee /etc/kubernetes-local/kubelet.conf.d/10-machine.conf >/dev/null <<'END'
@@ -145,6 +146,7 @@ evictionHard:
   memory.available: 50Mi
   nodefs.available: 1%
   imagefs.available: 1%
+imageGCHighThresholdPercent: 100
 END
 	echo 'KUBELET_EXTRA_ARGS=--config-dir=/etc/kubernetes-local/kubelet.conf.d' | enter "$1" tee /etc/default/kubelet >/dev/null
 }
