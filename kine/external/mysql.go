@@ -134,8 +134,8 @@ func connectMySQL(rest string, files tls.Config) (*sql.DB, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// 0 is what the server allows. The driver then sends a statement that would be longer in parts, which the server may
-	// refuse; it ends the connection of one that is too long.
+	// 0 lets the driver ask the server for its limit, and send a longer statement in parts. The server refuses these with
+	// its reason. A packet that is too long may only end the connection.
 	config.MaxAllowedPacket = 0
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
