@@ -22,8 +22,8 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-// readyPoll is how often waitReady checks a starting server. A check is a function call, and
-// upstream offers no channel to wait on.
+// readyPoll is how often waitReady checks a starting server, until it has waited for a hundred times as long.
+// A check is a function call, and upstream offers no channel to wait on.
 const readyPoll = 5 * time.Millisecond
 
 // startGrace is how long a stop waits for post-start hooks that it may not interrupt.
@@ -199,9 +199,7 @@ func (s *Server) waitReady(ctx context.Context) bool {
 	for _, check := range s.config.ReadyChecks {
 		exclude.Add("exclude", check.Name())
 	}
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
-	for {
+	for begin := time.Now(); ; {
 		status, body := s.get(ctx, "/readyz?"+exclude.Encode())
 		if status == http.StatusOK {
 			return true
@@ -209,7 +207,7 @@ func (s *Server) waitReady(ctx context.Context) bool {
 		text := strings.Join(failingChecks(body), ", ")
 		s.notReady.Store(&text)
 		select {
-		case <-tick.C:
+		case <-time.After(max(readyPoll, time.Since(begin)/100)):
 		case <-ctx.Done():
 			return false
 		}

@@ -39,10 +39,10 @@ var (
 	AlignedClock = &Deviation{
 		Name:     "alignedclock",
 		Replaces: []string{"k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher"},
-		Instead:  "The timers of all watch caches fire together, every 1.25 s.",
-		Gain:     "Idle CPU is 0.26 % of a core instead of 0.55.",
+		Instead:  "The timers of all watch caches fire together, every 1.25 s. The caches of built-in types are filled with lists instead of a watch.",
+		Gain:     "Idle CPU is 0.26 % of a core instead of 0.55. A start on 300,000 objects takes 9.5 s instead of 15.9, and 13.8 s of CPU instead of 24.1 (`scripts/bench large -upstream alignedclock`).",
 		Command:  "scripts/bench footprint -upstream alignedclock -only idle -settle 15s -window 15s -rounds 3",
-		Tests:    []string{"TestCacherConfigIsUpstreams", "TestOnBeat"},
+		Tests:    []string{"TestCacherConfigIsUpstreams", "TestOnBeat", "TestCachesOfBuiltInTypesAreFilledWithLists"},
 	}
 	AwaitStorage = &Deviation{
 		Name:     "awaitstorage",

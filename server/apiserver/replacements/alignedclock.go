@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	cacherstorage "k8s.io/apiserver/pkg/storage/cacher"
 
@@ -38,7 +39,7 @@ func alignedCacher(config *storagebackend.ConfigForResource, prefix string, keyF
 		return store, destroy, err
 	}
 	cacher, err := cacherstorage.NewCacherFromConfig(cacherstorage.Config{
-		Storage:             store,
+		Storage:             filledFrom(store, newFunc()),
 		Versioner:           storage.APIObjectVersioner{},
 		GroupResource:       config.GroupResource,
 		EventsHistoryWindow: config.EventsHistoryWindow,
@@ -62,6 +63,21 @@ func alignedCacher(config *storagebackend.ConfigForResource, prefix string, keyF
 		destroy()
 	}), nil
 }
+
+// filledFrom is a cache's storage. The cache of a built-in type is filled with lists of 10,000 objects,
+// and not with a watch, which costs a channel and a goroutine for each object. Custom resources
+// keep the watch: it converts ten of them at a time, and a conversion may have to wait for a webhook.
+func filledFrom(store storage.Interface, object apiruntime.Object) storage.Interface {
+	if _, custom := object.(*unstructured.Unstructured); custom {
+		return store
+	}
+	return listed{store}
+}
+
+// listed tells the cache's reflector to list (k8s.io/client-go/util/watchlist).
+type listed struct{ storage.Interface }
+
+func (listed) IsWatchListSemanticsUnSupported() bool { return true }
 
 // alignedClock is a clock whose timers of a second or more fire on common beats: each fires at
 // the beat nearest to its time. A cache has two such timers. One fires at a random interval of

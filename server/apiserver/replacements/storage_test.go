@@ -5,12 +5,17 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/storage"
 	cacherstorage "k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/util/watchlist"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/karve-k8s/karve/server/deviations"
 )
@@ -29,6 +34,18 @@ func TestCacherConfigIsUpstreams(t *testing.T) {
 	}
 	for name := range known {
 		t.Errorf("cacher.Config no longer has the field %s", name)
+	}
+}
+
+// Upstream's reflector lists to fill the cache of a built-in type, and watches for that of a custom resource.
+func TestCachesOfBuiltInTypesAreFilledWithLists(t *testing.T) {
+	for _, object := range []runtime.Object{&core.ConfigMap{}, &unstructured.Unstructured{}} {
+		_, custom := object.(*unstructured.Unstructured)
+		var store struct{ storage.Interface }
+		lw := cacherstorage.NewListerWatcher(filledFrom(store, object), "/registry/things/", nil, nil)
+		if lists := watchlist.DoesClientNotSupportWatchListSemantics(lw); lists == custom {
+			t.Errorf("%T: the cache is filled with lists: %v", object, lists)
+		}
 	}
 }
 
