@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// restPercent is how much the heap of a running server may grow before a collection, in
-// percent of the live heap, like GOGC. A start keeps Go's own 100; server/DESIGN.md has the
-// reason.
-const restPercent = 75
-
-// hastyPercent is the same for the start of a server whose time matters more than its
-// memory. The collector takes a quarter of the CPU time of such a start.
-const hastyPercent = 400
+const (
+	// restPercent is how much the heap of a running server may grow before a collection, in
+	// percent of the live heap, like GOGC.
+	restPercent = 75
+	// startPercent is the same for a start. What is left of a larger heap is memory at rest:
+	// server/DESIGN.md has figures.
+	startPercent = 200
+	// hastyPercent is the same for the start of a server whose time matters more than its memory.
+	hastyPercent = 400
+)
 
 const (
 	// lull is how often Karve checks whether there is memory to return. Without requests, the next
@@ -47,6 +49,8 @@ func Begin(limit int64, hasty bool) *Collector {
 	c := &Collector{percent: func() {}, limit: func() { debug.SetMemoryLimit(before) }, room: roomWithin(limit)}
 	if hasty {
 		c.setPercent(hastyPercent)
+	} else {
+		c.setPercent(startPercent)
 	}
 	return c
 }

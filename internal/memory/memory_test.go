@@ -89,7 +89,7 @@ func TestCollector(t *testing.T) {
 		hasty       bool
 		start, rest int
 	}{
-		{"", false, 100, restPercent},
+		{"", false, startPercent, restPercent},
 		{"", true, hastyPercent, restPercent},
 		{"33", false, 100, 100},
 		{"33", true, 100, 100},
