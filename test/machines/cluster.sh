@@ -73,7 +73,22 @@ END
 	for addon in kube-proxy coredns; do
 		enter server karve addons apply $addon --data-dir /var/lib/karve >>"$run/server/addons" 2>&1 || die "karve addons apply $addon: $(cat "$run/server/addons")"
 	done
+	keep_on_full_disk
 	say "the server is ready: $(kubectl version -o json | sed -n 's/.*"gitVersion": "\(.*\)".*/\1/p' | tail -n 1)"
+}
+
+# keep_on_full_disk sets for all kubelets that they go on with a disk that others have filled. They would
+# evict Pods, and remove images that cannot be downloaded again.
+keep_on_full_disk() {
+	local config
+	config=$(kubectl -n kube-system get configmap kubelet-config -o 'jsonpath={.data.kubelet}')
+	kubectl -n kube-system create configmap kubelet-config --dry-run=client -o yaml --from-literal="kubelet=$config
+evictionHard:
+  memory.available: 50Mi
+  nodefs.available: 1%
+  imagefs.available: 1%
+imageGCHighThresholdPercent: 100
+" | kubectl -n kube-system patch configmap kubelet-config --type merge --patch-file /dev/stdin >/dev/null
 }
 
 # snapshotter prints the one that works here: overlayfs needs a file system that can be
@@ -133,8 +148,7 @@ END
 }
 
 # configure_kubelet NAME writes what is particular to such a machine, beside what kubeadm
-# writes: a sandbox has control groups of version 1, and nobody's systemd. Others have filled
-# its disk, and the kubelet would remove images that cannot be downloaded again.
+# writes: a sandbox has control groups of version 1, and nobody's systemd.
 configure_kubelet() {
 	enter "$1" mkdir -p /etc/kubernetes-local/kubelet.conf.d
 	enter "$1" tee /etc/kubernetes-local/kubelet.conf.d/10-machine.conf >/dev/null <<'END'
@@ -142,11 +156,6 @@ apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
 cgroupDriver: cgroupfs
-evictionHard:
-  memory.available: 50Mi
-  nodefs.available: 1%
-  imagefs.available: 1%
-imageGCHighThresholdPercent: 100
 END
 	echo 'KUBELET_EXTRA_ARGS=--config-dir=/etc/kubernetes-local/kubelet.conf.d' | enter "$1" tee /etc/default/kubelet >/dev/null
 }
