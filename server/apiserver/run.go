@@ -22,8 +22,8 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-// readyPoll is how often waitReady checks a starting server, until it has waited for a hundred times as long.
-// A check is a function call, and upstream offers no channel to wait on.
+// readyPoll is the time between two checks of a starting server. waitReady checks a slow start less often:
+// the time between two checks is then a hundredth of what it has waited. Upstream offers no channel to wait on.
 const readyPoll = 5 * time.Millisecond
 
 // startGrace is how long a stop waits for post-start hooks that it may not interrupt.
