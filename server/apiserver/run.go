@@ -135,7 +135,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-s.drained:
 			stopServing()
-			s.streams.CloseIdle()
+			s.streams.CloseLocal()
 		case <-serving.Done():
 		}
 	}()

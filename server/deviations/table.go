@@ -182,7 +182,7 @@ var (
 	Streams = &Deviation{
 		Name:     "streams",
 		Replaces: []string{"k8s.io/apiserver/pkg/server.preparedGenericAPIServer.RunWithContext"},
-		Instead:  "A stop ends followed logs, exec, attach and port-forward, and not only watches. If only this machine can reach the listener, idle connections end after the last request instead of a second after GOAWAY.",
+		Instead:  "A stop ends followed logs, exec, attach and port-forward, and not only watches. Connections of clients on this machine end after the last request instead of a second after GOAWAY.",
 		Gain:     "A stop with a followed log or an open exec takes 0.1 to 1 s instead of a minute.",
 		Tests:    []string{"TestStopEndsStreams"},
 	}

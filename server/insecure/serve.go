@@ -28,8 +28,8 @@ const handlerGrace = 5 * time.Second
 //
 // When ctx ends, Serve accepts no more connections, tells HTTP/2 clients to go away (GOAWAY),
 // and lets requests in flight finish for opts.ShutdownTimeout. Then it closes all connections
-// and ends the contexts of the requests, which do not end with ctx. If only this machine can reach l, it
-// closes them [ports.Patience] after the last request. Like upstream, it does not
+// and ends the contexts of the requests, which do not end with ctx. It closes the connections of clients on
+// this machine [ports.Patience] after the last request. Like upstream, it does not
 // wait for upgraded connections (exec, port-forward), which may last for ever.
 //
 // Serve returns nil if it stopped because ctx ended, and otherwise the error of l. The error
@@ -75,12 +75,10 @@ func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext
 		failure = fmt.Errorf("accepting connections on %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 		drain, done := context.WithTimeout(context.Background(), opts.ShutdownTimeout)
-		if ports.OnlyHere(l) {
-			go func() {
-				running.rest(drain, ports.Patience)
-				done()
-			}()
-		}
+		go func() {
+			running.rest(drain, ports.Patience)
+			conns.CloseLocal()
+		}()
 		_ = srv.Shutdown(drain)
 		done()
 		<-accepting

@@ -19,18 +19,12 @@ type Connections struct {
 	net.Listener
 	mu     sync.Mutex
 	open   map[*connection]struct{}
-	closed bool // CloseAll was called
+	closed bool // none that is accepted stays open
 }
 
 // Track returns a listener for the connections of l.
 func Track(l net.Listener) *Connections {
 	return &Connections{Listener: l, open: map[*connection]struct{}{}}
-}
-
-// OnlyHere reports whether only this machine can reach l.
-func OnlyHere(l net.Listener) bool {
-	tcp, ok := l.Addr().(*net.TCPAddr)
-	return !ok || tcp.IP.IsLoopback()
 }
 
 // Accept waits for the next connection.
@@ -52,20 +46,37 @@ func (l *Connections) Accept() (net.Conn, error) {
 
 // CloseAll closes all connections, including those that a handler has hijacked, and every connection that is
 // accepted afterwards.
-func (l *Connections) CloseAll() {
+func (l *Connections) CloseAll() { l.close(func(*connection) bool { return true }) }
+
+// CloseLocal is CloseAll, but leaves the connections of clients on other machines open.
+func (l *Connections) CloseLocal() { l.close((*connection).local) }
+
+func (l *Connections) close(chosen func(*connection) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	for c := range l.open {
-		c.Conn.Close()
+		if chosen(c) {
+			c.Conn.Close()
+			delete(l.open, c)
+		}
 	}
-	clear(l.open)
 }
 
 // connection has the methods of a TCP connection that net/http and the guard of the insecure port use.
 type connection struct {
 	net.Conn
 	from *Connections
+}
+
+// local reports whether the client is on this machine: it then has the address that it called, or a loopback address.
+func (c *connection) local() bool {
+	client, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return true // a Unix socket
+	}
+	called, ok := c.LocalAddr().(*net.TCPAddr)
+	return client.IP.IsLoopback() || ok && client.IP.Equal(called.IP)
 }
 
 // Close closes the connection, and forgets it.

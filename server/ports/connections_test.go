@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 )
 
@@ -50,15 +51,41 @@ func TestCloseAll(t *testing.T) {
 	}
 }
 
-func TestOnlyHere(t *testing.T) {
-	for address, want := range map[string]bool{"127.0.0.1:0": true, "127.8.0.1:0": true, ":0": false} {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
+// CloseLocal closes the connections of this machine's clients only.
+func TestCloseLocal(t *testing.T) {
+	tcp := func(address string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)) }
+	unix := &net.UnixAddr{Net: "unix"}
+	for _, c := range []struct {
+		client, called net.Addr
+		local          bool
+	}{
+		{tcp("127.0.0.1:50000"), tcp("127.0.0.1:6443"), true},
+		{tcp("[::1]:50000"), tcp("[::1]:6443"), true},
+		{tcp("192.0.2.1:50000"), tcp("192.0.2.1:6443"), true},
+		{tcp("192.0.2.2:50000"), tcp("192.0.2.1:6443"), false},
+		{tcp("[2001:db8::2]:50000"), tcp("[2001:db8::1]:6443"), false},
+		{unix, unix, true},
+	} {
+		l := Track(nil)
+		client, server := net.Pipe()
+		defer client.Close()
+		l.open[&connection{addressed{server, c.called, c.client}, l}] = struct{}{}
+		l.CloseLocal()
+		if left := len(l.open); left == 0 != c.local {
+			t.Errorf("%v to %v: %d connections are left", c.client, c.called, left)
 		}
-		defer l.Close()
-		if got := OnlyHere(l); got != want {
-			t.Errorf("%s: got %v, want %v", address, got, want)
+		l.CloseAll()
+		if _, err := client.Read(make([]byte, 1)); len(l.open) != 0 || !errors.Is(err, io.EOF) {
+			t.Errorf("%v to %v: %v after CloseAll", c.client, c.called, err)
 		}
 	}
 }
+
+// addressed is a connection with addresses.
+type addressed struct {
+	net.Conn
+	here, there net.Addr
+}
+
+func (a addressed) LocalAddr() net.Addr  { return a.here }
+func (a addressed) RemoteAddr() net.Addr { return a.there }

@@ -47,9 +47,9 @@ var errShutdown = errors.New("the server is shutting down")
 type OpenStreams struct {
 	ending      context.Context // ends when the server accepts no more requests
 	end         context.CancelFunc
-	running     sync.RWMutex       // read-locked by each stream
-	ended       func()             // returns when no stream is left
-	connections *ports.Connections // nil: other machines can reach the server
+	running     sync.RWMutex // read-locked by each stream
+	ended       func()       // returns when no stream is left
+	connections *ports.Connections
 }
 
 // EndStreams makes the server of c end its streams when it begins to shut down.
@@ -61,15 +61,11 @@ func EndStreams(c *genericapiserver.Config) *OpenStreams {
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(s.track(api, c.LongRunningFunc), c)
 	}
-	listener := c.SecureServing.Listener
-	if ports.OnlyHere(listener) {
-		s.connections = ports.Track(listener)
-		listener = s.connections
-	}
+	s.connections = ports.Track(c.SecureServing.Listener)
 	// http.Server.Shutdown closes the listener first. Upstream calls Shutdown when
 	// --shutdown-delay-duration has passed and the pre-shutdown hooks have run. With
 	// --shutdown-send-retry-after, it calls Shutdown when other requests have drained.
-	c.SecureServing.Listener = notifyingListener{listener, s.end}
+	c.SecureServing.Listener = notifyingListener{s.connections, s.end}
 	return s
 }
 
@@ -167,17 +163,17 @@ func (s *OpenStreams) Wait() error {
 	}
 }
 
-// CloseIdle closes the connections that are left soon after the last stream, if only this machine can reach
-// the server. Upstream's server leaves an idle HTTP/2 connection open for a second. Call it when other requests
-// have ended. With a nil OpenStreams, it does nothing.
-func (s *OpenStreams) CloseIdle() {
-	if s == nil || s.connections == nil {
+// CloseLocal closes the connections of clients on this machine soon after the last stream. Upstream's server leaves
+// an idle HTTP/2 connection open for a second, which distant clients need. Call it when other requests have ended.
+// With a nil OpenStreams, it does nothing.
+func (s *OpenStreams) CloseLocal() {
+	if s == nil {
 		return
 	}
 	s.end()
 	s.ended()
 	time.Sleep(ports.Patience)
-	s.connections.CloseAll()
+	s.connections.CloseLocal()
 }
 
 // upgradable is a response whose connection is closed when the server stops, if a handler has
