@@ -10,7 +10,7 @@ import (
 
 // Patience is how long connections stay open after the last request of a server that stops, so that clients on
 // this machine can read the end of an answer, and GOAWAY.
-const Patience = 100 * time.Millisecond
+const Patience = 50 * time.Millisecond
 
 // Connections is a listener that can close the connections that it has accepted. http.Server cannot: it
 // leaves an idle HTTP/2 connection open for a second after GOAWAY, because a distant client may not have read that
