@@ -158,6 +158,36 @@ func TestGarbageOfNewKinds(t *testing.T) {
 // The first request for custom resources of a kind succeeds, where upstream reports that
 // storage is being initialised. A definition that is deleted before the first request for its
 // kind is deleted immediately.
+// TestCustomResourcesAreCreatedAtOnce: with upstream's delay, no object is less than two seconds younger than its definition.
+func TestCustomResourcesAreCreatedAtOnce(t *testing.T) {
+	compares(t, deviations.SingleServer)
+	c := shared(t)
+	ctx, definitions, tries := t.Context(), c.definitions(t), 0
+	eventually.Nil(t, "a boat without a delay", func() error {
+		tries++
+		definition := boatDefinition()
+		definition.Spec.Group = fmt.Sprintf("prompt%d.karve.test", tries)
+		definition.Name = "boats." + definition.Spec.Group
+		create(t, definitions, definition)
+		defer func() { _ = definitions.Delete(context.Background(), definition.Name, metav1.DeleteOptions{}) }()
+		object := boat("longship", map[string]any{}, nil)
+		object.SetAPIVersion(definition.Spec.Group + "/v1")
+		var made *unstructured.Unstructured
+		eventually.Nil(t, "boats are served", func() (err error) {
+			made, err = c.dynamic.Resource(schema.GroupVersionResource{Group: definition.Spec.Group, Version: "v1", Resource: "boats"}).Namespace("default").Create(ctx, object, metav1.CreateOptions{})
+			return err
+		})
+		definition, err := definitions.Get(ctx, definition.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if age := made.GetCreationTimestamp().Sub(apihelpers.FindCRDCondition(definition, apiextensionsv1.Established).LastTransitionTime.Time); age >= 2*time.Second {
+			return fmt.Errorf("a boat is created %v after its definition was established", age)
+		}
+		return nil
+	})
+}
+
 func TestFirstRequestForCustomResourcesSucceeds(t *testing.T) {
 	compares(t, deviations.AwaitStorage)
 	c := shared(t)

@@ -221,11 +221,17 @@ func (s *Server) createChain(c configs) error {
 		return fmt.Errorf("create apiextensions-apiserver: %w", err)
 	}
 	s.definitions = extensions.Informers
+	definitions := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
+	alone := (s.config.SingleServer || s.config.Upstream != nil) && s.config.Deviations.On(deviations.SingleServer)
+	if alone {
+		if err := definitions.Informer().SetTransform(withoutPeersDelay); err != nil {
+			return err
+		}
+	}
 	generic := c.kube.ControlPlane.Generic
 	generic.SkipOpenAPIInstallation = s.config.Deviations.On(deviations.OpenAPI)
 	var kube *controlplane.Instance
-	rarely := (s.config.SingleServer || s.config.Upstream != nil) && s.config.Deviations.On(deviations.SingleServer)
-	renewIdentity(rarely, func() { kube, err = c.kube.Complete().New(extensions.GenericAPIServer) })
+	renewIdentity(alone, func() { kube, err = c.kube.Complete().New(extensions.GenericAPIServer) })
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}
@@ -248,11 +254,10 @@ func (s *Server) createChain(c configs) error {
 		openapi.ServeDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
 	}
 
-	crds := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
 		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	aggregator, err := controlplaneapiserver.CreateAggregatorServer(
-		c.aggregator.Complete(), kube.ControlPlane.GenericAPIServer, crds, crdsServed, priorities(extras...))
+		c.aggregator.Complete(), kube.ControlPlane.GenericAPIServer, definitions, crdsServed, priorities(extras...))
 	if err != nil {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -46,6 +48,24 @@ func renewIdentity(rarely bool, build func()) {
 		defer func() { controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = upstreams }()
 	}
 	build()
+}
+
+// peersDelay is how long the creation of a custom resource waits if its definition was established less than that
+// ago, so that other API servers have seen the definition.
+const peersDelay = 2 * time.Second
+
+// withoutPeersDelay is a transform for the informer from which the handler of custom resources reads definitions. A
+// definition that was just established has been so for a while. The definition itself is unchanged, unless one of
+// upstream's controllers writes its status again.
+func withoutPeersDelay(object any) (any, error) {
+	definition, ok := object.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok {
+		return object, nil
+	}
+	if c := apihelpers.FindCRDCondition(definition, apiextensionsv1.Established); c != nil && time.Since(c.LastTransitionTime.Time) < peersDelay {
+		c.LastTransitionTime.Time = c.LastTransitionTime.Add(-peersDelay)
+	}
+	return definition, nil
 }
 
 // noPeers is a lease that is never written, so no peer finds it.

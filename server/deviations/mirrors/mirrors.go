@@ -41,6 +41,7 @@ var All = []Mirror{
 	{"server/apiserver/replacements/earlyinformers.go", genericServer, "GenericAPIServer.RunPreShutdownHooks", "12a830c85221"},
 	{"server/apiserver/externalnames.go", apiserverApp, "CreateKubeAPIServerConfig", "05f7160ffc0c"},
 	{"server/apiserver/externalnames.go", apiserverApp, "buildServiceResolver", "801dfef1d8cb"},
+	{"server/apiserver/singleserver.go", "k8s.io/apiextensions-apiserver/pkg/apiserver", "crdHandler.serveResource", "3fbbbe15f4ac"},
 	{"server/apiserver/replacements/streams.go", genericServer, "preparedGenericAPIServer.RunWithContext", "27720df0fed7"},
 	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/storagebackend/factory", "newETCD3Client", "03a55d7a5ffc"},
 	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/etcd3", "NewETCDLatencyTracker", "31574770380c"},
