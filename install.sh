@@ -265,11 +265,12 @@ only_programs() {
 	say "$version is $bin_dir/karve"
 }
 
-# hand_over COMMAND… runs the new program in the place of this script. It removes $stage.
+# hand_over COMMAND… runs the new program, and ends as it does.
 hand_over() {
 	"$program" install --help >/dev/null 2>&1 || fail "Karve $version is older than this install.sh: use the install.sh of that release"
-	trap - EXIT INT TERM HUP
-	exec "$program" "$@"
+	trap : INT TERM HUP # a terminal sends them to the program, too, which ends in its own way
+	"$program" "$@"
+	exit
 }
 
 main() {

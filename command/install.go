@@ -111,7 +111,6 @@ func runInstall(c *cli.Context, args, environ []string) error {
 	if err != nil {
 		return err
 	}
-	defer removeStage(program)
 	known := install.Known{}
 	for _, f := range options.Server() {
 		if d, ok := f.(cli.DocGenerationFlag); ok {
@@ -154,7 +153,6 @@ func runInstall(c *cli.Context, args, environ []string) error {
 	if err != nil || nodeArgs == nil {
 		return err
 	}
-	removeStage(program)
 	self := place.Program()
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "KARVE_") && !strings.HasPrefix(v, "KARVE_REQUIRE_SIGNATURE=")

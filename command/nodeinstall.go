@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -43,7 +42,6 @@ func installNode(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	defer removeStage(program)
 	if err := useServers(program); err != nil {
 		return err
 	}
@@ -134,15 +132,7 @@ func useServers(program string) error {
 	if err := exec.Command(join.ProgramFile, "node", "install", "--help").Run(); err != nil {
 		return errors.New("the server on this machine is too old to make a node: upgrade it first, by install.sh without \"node\"")
 	}
-	removeStage(program)
 	return fmt.Errorf("%s: %w", join.ProgramFile, syscall.Exec(join.ProgramFile, append([]string{"karve"}, os.Args[1:]...), os.Environ()))
-}
-
-// removeStage removes the directory in which install.sh left the program, and nothing else.
-func removeStage(program string) {
-	if dir := filepath.Dir(program); strings.HasPrefix(filepath.Base(dir), install.StagePrefix) {
-		_, _ = os.Remove(program), os.Remove(dir) // what is left of it does no harm
-	}
 }
 
 func uninstallNode(c *cli.Context) error {

@@ -19,8 +19,8 @@ import (
 	"github.com/karve-k8s/karve/internal/setup"
 )
 
-// StagePrefix begins the name of the directory in which install.sh leaves the program, beside the installed one.
-const StagePrefix = ".karve-install."
+// stagePrefix begins the name of the directory in which install.sh leaves the program, beside the installed one.
+const stagePrefix = ".karve-install."
 
 // Installer installs a server. All fields are required, but Check and Restore.
 type Installer struct {
@@ -178,7 +178,7 @@ func (i *Installer) restoreFirst(ctx context.Context, given Options) (Options, e
 // sweep removes what installations that were killed have left.
 func (i *Installer) sweep() {
 	atomicfile.Writer{}.Sweep(i.BinDir)
-	stages, _ := filepath.Glob(filepath.Join(i.BinDir, StagePrefix+"*"))
+	stages, _ := filepath.Glob(filepath.Join(i.BinDir, stagePrefix+"*"))
 	for _, dir := range stages { // another one may be downloading just now
 		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
 			os.RemoveAll(dir)
@@ -188,7 +188,7 @@ func (i *Installer) sweep() {
 
 // stage puts the program beside the installed one, so that it fails here if it does not fit.
 func (i *Installer) stage() (string, error) {
-	if strings.HasPrefix(filepath.Base(filepath.Dir(i.Source)), StagePrefix) && filepath.Dir(filepath.Dir(i.Source)) == i.BinDir {
+	if strings.HasPrefix(filepath.Base(filepath.Dir(i.Source)), stagePrefix) && filepath.Dir(filepath.Dir(i.Source)) == i.BinDir {
 		return i.Source, os.Chmod(i.Source, 0o755)
 	}
 	in, err := os.Open(i.Source)
