@@ -2,6 +2,7 @@ package example
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -207,7 +208,7 @@ func BenchmarkEnvironment(b *testing.B) {
 		began := time.Now()
 		config, err := e.Start()
 		if err != nil {
-			b.Fatal(err)
+			b.Fatal(errors.Join(err, e.Stop())) // it may have started some of the programs
 		}
 		b.ReportMetric(time.Since(began).Seconds(), "start-sec")
 		api, err := client.New(config, client.Options{})
