@@ -42,15 +42,16 @@ func environment(t *testing.T, e *envtest.Environment) client.Client {
 		t.Fatalf("%v: %s", err, out)
 	}
 	e.ControlPlaneStartTimeout, e.ControlPlaneStopTimeout = patience, patience
-	config, err := e.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	// A start that fails may have started some of the programs.
 	t.Cleanup(func() {
 		if err := e.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
+	config, err := e.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
 	api, err := client.New(config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -205,15 +206,16 @@ func BenchmarkEnvironment(b *testing.B) {
 	log.SetLogger(logr.Discard())
 	for b.Loop() {
 		e := &envtest.Environment{CRDDirectoryPaths: []string{"crds"}, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
+		fail := func(err error) { b.Fatal(errors.Join(err, e.Stop())) } // a start that fails may have started some of the programs
 		began := time.Now()
 		config, err := e.Start()
 		if err != nil {
-			b.Fatal(errors.Join(err, e.Stop())) // it may have started some of the programs
+			fail(err)
 		}
 		b.ReportMetric(time.Since(began).Seconds(), "start-sec")
 		api, err := client.New(config, client.Options{})
 		if err != nil {
-			b.Fatal(err)
+			fail(err)
 		}
 		boat := NewBoat()
 		boat.SetName("karve")
@@ -222,7 +224,7 @@ func BenchmarkEnvironment(b *testing.B) {
 		// Where namespaces are made after the server has said that it is ready, this fails for a while.
 		for err = api.Create(b.Context(), boat); err != nil; err = api.Create(b.Context(), boat) {
 			if time.Since(began) > patience {
-				b.Fatal(err)
+				fail(err)
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
