@@ -155,9 +155,6 @@ func TestGarbageOfNewKinds(t *testing.T) {
 	}
 }
 
-// The first request for custom resources of a kind succeeds, where upstream reports that
-// storage is being initialised. A definition that is deleted before the first request for its
-// kind is deleted immediately.
 // TestCustomResourcesAreCreatedAtOnce: with upstream's delay, no object is less than two seconds younger than its definition.
 func TestCustomResourcesAreCreatedAtOnce(t *testing.T) {
 	compares(t, deviations.SingleServer)
@@ -188,6 +185,9 @@ func TestCustomResourcesAreCreatedAtOnce(t *testing.T) {
 	})
 }
 
+// The first request for custom resources of a kind succeeds, where upstream reports that
+// storage is being initialised. A definition that is deleted before the first request for its
+// kind is deleted immediately.
 func TestFirstRequestForCustomResourcesSucceeds(t *testing.T) {
 	compares(t, deviations.AwaitStorage)
 	c := shared(t)

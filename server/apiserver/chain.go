@@ -225,7 +225,7 @@ func (s *Server) createChain(c configs) error {
 	alone := (s.config.SingleServer || s.config.Upstream != nil) && s.config.Deviations.On(deviations.SingleServer)
 	if alone {
 		if err := definitions.Informer().SetTransform(withoutPeersDelay); err != nil {
-			return err
+			return fmt.Errorf("create apiextensions-apiserver: %w", err)
 		}
 	}
 	generic := c.kube.ControlPlane.Generic
