@@ -16,8 +16,11 @@ import (
 	"time"
 )
 
-// nobody is the user who follows recipes.
+// nobody is the user who follows recipes, except those of README.md.
 const nobody = 65534
+
+// readme is one recipe from top to bottom. Root follows it, as it installs a service.
+const readme = "README.md"
 
 // patience is how long a recipe of a document may take on a busy machine.
 const patience = 5 * time.Minute
@@ -28,6 +31,7 @@ const between = "\x1e"
 // A tutorial is a section of a document whose commands a reader copies one block after the other.
 type tutorial struct {
 	title  string
+	user   uint32
 	blocks []block
 }
 
@@ -41,8 +45,8 @@ type block struct {
 // releaseURL is what the recipes download from.
 const releaseURL = "https://github.com/karve-k8s/karve/releases/latest/download"
 
-// follow runs the recipes of a document, each in an empty directory of its own, as a user without rights. The
-// PATH begins with programs. url, unless it is empty, is where the release comes from.
+// follow runs the recipes of a document, each in a directory of its own, as a user without rights. The directory has only
+// your-operator, a small Go module. The PATH begins with programs. url, unless it is empty, is where the release comes from.
 func follow(document, programs, url string, stdout io.Writer) error {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -56,9 +60,16 @@ func follow(document, programs, url string, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", document, err)
 	}
+	if document == readme {
+		whole := tutorial{title: readme}
+		for _, t := range tutorials {
+			whole.blocks = append(whole.blocks, t.blocks...)
+		}
+		tutorials = []tutorial{whole}
+	}
 	for _, t := range tutorials {
 		began := time.Now()
-		if err := t.follow(programs); err != nil {
+		if err := t.follow(programs, url); err != nil {
 			return fmt.Errorf("%s: %s: %w", document, t.title, err)
 		}
 		fmt.Fprintf(stdout, "%-48s  %5.1f s\n", t.title, time.Since(began).Seconds())
@@ -100,7 +111,7 @@ func parsePage(page string) ([]tutorial, error) {
 		case inside:
 			lines = append(lines, line)
 		case strings.HasPrefix(line, "## "):
-			tutorials = append(tutorials, tutorial{title: strings.TrimPrefix(line, "## ")})
+			tutorials = append(tutorials, tutorial{title: strings.TrimPrefix(line, "## "), user: nobody})
 		}
 	}
 	if inside {
@@ -119,16 +130,22 @@ func parsePage(page string) ([]tutorial, error) {
 }
 
 // follow runs the commands, and compares what they print.
-func (t tutorial) follow(programs string) (err error) {
+func (t tutorial) follow(programs, url string) (err error) {
 	home, err := os.MkdirTemp("", "recipe-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(home)
-	if err := os.Chown(home, nobody, nobody); err != nil {
+	if err := os.CopyFS(filepath.Join(home, "your-operator"), os.DirFS("scripts/testdata/your-operator")); err != nil {
+		return err
+	}
+	if err := os.Chown(home, int(t.user), int(t.user)); err != nil {
 		return err
 	}
 	var script strings.Builder
+	if t.user == 0 {
+		script.WriteString("sudo() { \"$@\"; }\n")
+	}
 	for _, b := range t.blocks {
 		option := "-e"
 		if b.want != nil {
@@ -142,9 +159,12 @@ func (t tutorial) follow(programs string) (err error) {
 	cmd := exec.CommandContext(ctx, "bash", "-c", script.String())
 	cmd.Dir = home
 	cmd.Env = []string{"HOME=" + home, "PATH=" + programs + ":/usr/local/bin:/usr/bin:/bin"}
+	if url != "" {
+		cmd.Env = append(cmd.Env, "KARVE_DOWNLOAD_URL="+url)
+	}
 	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.WaitDelay = time.Second // what runs on in the background may keep our pipes open
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: t.user, Gid: t.user}}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -169,12 +189,16 @@ func (t tutorial) follow(programs string) (err error) {
 	return nil
 }
 
+// ages are times in a table, or of a test.
+var ages = regexp.MustCompile(`\b[0-9]+(\\\.[0-9]+)?s\b`)
+
 // missing returns the first line that is not in what was printed, after the line before it. Three dots stand for
-// anything, and any number of spaces for another.
+// anything, any number of spaces for another, and an age for another.
 func (b block) missing(printed string) string {
 	lines := strings.Split(printed, "\n")
 	for _, want := range b.want {
 		quoted := strings.ReplaceAll(regexp.QuoteMeta(strings.Join(strings.Fields(want), " ")), "…", ".*")
+		quoted = ages.ReplaceAllString(quoted, `[0-9.ms]+`)
 		pattern := regexp.MustCompile("^" + quoted + "$")
 		found := slices.IndexFunc(lines, func(line string) bool {
 			return pattern.MatchString(strings.Join(strings.Fields(line), " "))

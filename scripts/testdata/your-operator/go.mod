@@ -1,0 +1,3 @@
+module example.com/your-operator
+
+go 1.26
