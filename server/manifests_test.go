@@ -119,6 +119,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	place(t, dir, "d/made.yaml", manifest("", "made", "1"))
 	place(t, dir, "broken.yaml", manifest("", "unseen", "1")+"---\nkind: ConfigMap\n")
 	place(t, dir, "kept.yaml", manifest("", "kept", "1"))
+	place(t, dir, "half.yaml", manifest("", "half", "1")+"---\n"+manifest("", "rest", "1"))
 	place(t, dir, "refused.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\ndatum: {}\n---\n"+manifest("", "beside", "1"))
 	for name, value := range map[string]string{"number": "{a: 4815162342}", "list": "{a: [4815162342]}", "text": "'a 4815162342'", "block": "|\n  a\n  4815162342"} {
 		place(t, dir, "secret-"+name+".yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: "+name+"}\nstringData: "+value+"\n")
@@ -172,9 +173,11 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	place(t, dir, "a.yaml", manifest("shop", "goods", "2"))
 	place(t, dir, "d/made.yaml", manifest("", "made", "2"))
 	place(t, dir, "kept.yaml", "{")
+	place(t, dir, "half.yaml", manifest("", "half", "2")+"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: rest-}\n")
 	remove(t, dir, "b.yaml", "refused.yaml")
 	c.has(t, "default", "plain", "2")
 	c.has(t, "default", "theirs", "1")
+	c.has(t, "default", "half", "2")
 	c.has(t, "shop", "goods", "2")
 	c.has(t, "shop", "made", "2")
 	c.has(t, "default", "beside", "")
@@ -188,6 +191,10 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		t.Errorf("an object that moved to another file was made again")
 	}
 	c.has(t, "default", "kept", "1")
+	c.has(t, "default", "rest", "1")
+	if got := c.files(t)["half.yaml"]; got.State != control.Failed || got.Objects != 2 || !strings.HasPrefix(fmt.Sprint(got.Problems), "[document 2: ConfigMap: metadata.generateName is") {
+		t.Errorf("half.yaml: got %+v", got)
+	}
 
 	// What changes while the server is off is done at its start.
 	stop()
@@ -198,6 +205,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	c.has(t, "default", "plain", "")
 	c.has(t, "default", "theirs", "1")
 	c.has(t, "default", "kept", "1")
+	c.has(t, "default", "rest", "1")
 
 	// Without the directory, all stays; in an empty one, nothing does.
 	away := filepath.Join(data, "away")
@@ -210,6 +218,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.has(t, "default", "kept", "")
+	c.has(t, "default", "rest", "")
 	stop()
 }
 

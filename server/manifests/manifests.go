@@ -107,7 +107,7 @@ type state struct {
 	control.Manifest
 	stamp string
 	ids   []id
-	keeps bool // what it has applied before stays: it cannot be read, or has kinds that the cluster does not have
+	keeps bool // what it has applied before stays: a part of it cannot be read, or it has kinds that the cluster does not have
 	again bool // the cluster has refused something
 }
 
@@ -210,7 +210,7 @@ func (w *watcher) pass(ctx context.Context, todo []*unit, prune bool) error {
 		b := batch{state: &state{Manifest: control.Manifest{File: u.name}, stamp: u.stamp}}
 		err := panics.Catch(func() (err error) { b.objects, err = u.read(); return err })
 		if err != nil {
-			b.Problems, b.objects, b.keeps = strings.Split(withoutQuotes(err), "\n"), nil, true
+			b.Problems, b.keeps = strings.Split(withoutQuotes(err), "\n"), true
 		}
 		batches = append(batches, b)
 	}

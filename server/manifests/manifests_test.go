@@ -34,12 +34,18 @@ func TestDocuments(t *testing.T) {
 			"a: document 2\nb: document 2"},
 		{"JSON with tabs", "{\"apiVersion\": \"v1\",\n\t\"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"a\"}}\n\n{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"b\"}}", true,
 			"a: document 1\nb: document 2"},
+		{"a list of one kind, as kubectl get --raw has it", `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a","namespace":"shop"}},{"metadata":{"name":"b"}}]}`, true,
+			"a: document 1\nb: document 1"},
+		{"null", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: null, generateName: }\n", false, "a: document 1"},
 		{"nothing", "# only a comment\n", false, ""},
 	} {
 		objects, err := parse([]byte(c.text), c.isJSON)
 		var got []string
 		for _, o := range objects {
 			got = append(got, o.GetName()+": "+o.where)
+			if o.GetAPIVersion() != "v1" || !slices.Contains([]string{"ConfigMap", "Secret"}, o.GetKind()) || o.GetNamespace() == "" && o.Object["metadata"].(map[string]any)["namespace"] != nil {
+				t.Errorf("%s: got %v", c.name, o.Object)
+			}
 		}
 		if text := strings.Join(got, "\n"); text != c.want || err != nil {
 			t.Errorf("%s: got\n%s\n%v\nwant\n%s", c.name, text, err, c.want)
@@ -58,9 +64,11 @@ func TestErrorsNameTheDocument(t *testing.T) {
 		{"a tab", good + "---\nkind: ConfigMap\nmetadata:\n\tname: b\n", false, "document 2: yaml: line 3:"},
 		{"a key twice", good + "---\nkind: ConfigMap\nkind: Secret\n", false, "document 2: "},
 		{"a template", "kind: {{ .Kind }}\n", false, "document 1: "},
-		{"no name", good + "---\n\napiVersion: v1\nkind: ConfigMap\n", false, "document 2: metadata.name is missing"},
+		{"no name", good + "---\n\napiVersion: v1\nkind: ConfigMap\n", false, "document 2: ConfigMap: metadata.name is missing"},
 		{"no kind", "metadata: {name: a}\napiVersion: v1\n", false, "kind is missing"},
-		{"a number as name", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 7}\n", false, "metadata.name is missing, or no text"},
+		{"a number as name", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 7}\n", false, "metadata.name is no text"},
+		{"a number as namespace", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: 7}\n", false, "metadata.namespace is no text"},
+		{"an item without a kind", "apiVersion: v1\nkind: List\nitems: [{metadata: {name: a}}]\n", false, "document 1: kind is missing"},
 		{"a text", "some text\n", false, "this is no object"},
 		{"content after a separator", good + "--- " + good, false, "document 1: only a comment may follow ---"},
 		{"a value after a separator", "--- {apiVersion: v1, kind: Secret, stringData: {a: secret}}\n", false, "document 1: only a comment may follow ---"},
@@ -78,6 +86,31 @@ func TestErrorsNameTheDocument(t *testing.T) {
 	_, err := parse([]byte("a\n---\n"+good+"---\nb\n"), false)
 	if err == nil || strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("got %v, want both documents", err)
+	}
+}
+
+// A document that kubectl would refuse alone is refused alone, and of a file that may be half written nothing is read.
+func TestRefusedDocuments(t *testing.T) {
+	good := fmt.Sprintf(configMap, "a")
+	const generated = "apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: b-}\n"
+	for _, c := range []struct{ name, text, want, problem string }{
+		{"a generated name", good + "---\n" + generated + "---\n" + fmt.Sprintf(configMap, "c"), "a c", "document 2: ConfigMap: metadata.generateName is for objects"},
+		{"no name", "apiVersion: v1\nkind: Secret\n---\n" + good, "a", "document 1: Secret: metadata.name is missing"},
+		{"no metadata", "apiVersion: v1\nkind: Secret\nmetadata:\n---\n" + good, "a", "document 1: Secret: metadata.name is missing"},
+		{"a list with a null item", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n- null\n---\n" + good, "a", "document 1: items[1] is no object"},
+		{"a list with an item that has no name", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n- {apiVersion: v1, kind: ConfigMap}\n---\n" + good, "x a", "document 1: ConfigMap: metadata.name is missing"},
+		{"beside what cannot be read", good + "---\n" + generated + "---\nkind: {{ .Kind }}\n", "", "document 2: "},
+		{"beside what has no kind", good + "---\n" + generated + "---\nmetadata: {name: c}\n", "", "document 3: apiVersion is missing"},
+		{"beside what nothing may follow", good + "---\n" + generated + "--- x\n", "", "document 2: only a comment may follow ---"},
+	} {
+		objects, err := parse([]byte(c.text), false)
+		var got []string
+		for _, o := range objects {
+			got = append(got, o.GetName())
+		}
+		if strings.Join(got, " ") != c.want || err == nil || !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%s: got %q, %v, want %q, %s", c.name, got, err, c.want, c.problem)
+		}
 	}
 }
 

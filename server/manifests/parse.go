@@ -21,11 +21,15 @@ type object struct {
 	where string // its place in the file; empty for an object of a kustomization
 }
 
+// refusal refuses a document alone. kubectl goes on with the others as well.
+type refusal struct{ error }
+
 // parse returns the objects of a file. The error names each document that is wrong; those without content do
-// not count.
+// not count. There are no objects if one of the errors is no [refusal]: the file may be half written.
 func parse(text []byte, isJSON bool) ([]object, error) {
 	var objects []object
 	var problems []error
+	unreadable := false
 	next := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))).Read
 	if isJSON {
 		decoder := json.NewDecoder(bytes.NewReader(text))
@@ -37,6 +41,9 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 	for n := 1; ; {
 		document, err := next()
 		if errors.Is(err, io.EOF) {
+			if unreadable {
+				objects = nil
+			}
 			return objects, errors.Join(problems...)
 		}
 		where := fmt.Sprintf("document %d", n)
@@ -44,11 +51,13 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 			err = errors.New("only a comment may follow --- in its line")
 		}
 		if err != nil { // where the next one begins is not known
-			return objects, errors.Join(append(problems, fmt.Errorf("%s: %w", where, err))...)
+			return nil, errors.Join(append(problems, fmt.Errorf("%s: %w", where, err))...)
 		}
 		found, err := objectsOf(document)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", where, err))
+			_, alone := errors.AsType[refusal](err)
+			unreadable = unreadable || !alone
 		}
 		for _, o := range found {
 			objects = append(objects, object{o, where})
@@ -59,7 +68,7 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 	}
 }
 
-// objectsOf returns the object of a document, or those of a List; nil if it has no content.
+// objectsOf returns the object of a document, or those of a List or a list of one kind; nil if it has no content.
 func objectsOf(document []byte) ([]*unstructured.Unstructured, error) {
 	if _, rest, found := bytes.Cut(document, []byte("\n...")); found {
 		for line := range bytes.Lines(rest) {
@@ -84,31 +93,53 @@ func objectsOf(document []byte) ([]*unstructured.Unstructured, error) {
 	items := []*unstructured.Unstructured{whole}
 	if whole.IsList() && strings.HasSuffix(whole.GetKind(), "List") {
 		items = items[:0]
-		list, err := whole.ToList()
-		if err != nil {
-			return nil, err
-		}
-		for i := range list.Items {
-			items = append(items, &list.Items[i])
+		for i, item := range content["items"].([]any) {
+			content, ok := item.(map[string]any)
+			if !ok {
+				return nil, refusal{fmt.Errorf("items[%d] is no object", i)}
+			}
+			o := &unstructured.Unstructured{Object: content}
+			if o.GetKind() == "" && o.GetAPIVersion() == "" { // the API server leaves them out
+				o.SetKind(strings.TrimSuffix(whole.GetKind(), "List"))
+				o.SetAPIVersion(whole.GetAPIVersion())
+			}
+			items = append(items, o)
 		}
 	}
+	named := []*unstructured.Unstructured{}
+	var refused []string
 	for _, o := range items {
-		if err := complete(o); err != nil {
+		switch err := complete(o); {
+		case err != nil:
 			return nil, err
+		case o.GetName() != "":
+			named = append(named, o)
+		case o.GetGenerateName() != "":
+			refused = append(refused, o.GetKind()+": metadata.generateName is for objects that are created anew each time: give it a metadata.name")
+		default:
+			refused = append(refused, o.GetKind()+": metadata.name is missing")
 		}
 	}
-	return items, nil
+	if len(refused) > 0 {
+		err = refusal{errors.New(strings.Join(refused, "; "))}
+	}
+	return named, err
 }
 
-// complete reports what an object is missing.
+// complete reports what an object is missing, apart from its name.
 func complete(o *unstructured.Unstructured) error {
-	for _, field := range [][]string{{"apiVersion"}, {"kind"}, {"metadata", "name"}} {
-		if value, found, err := unstructured.NestedString(o.Object, field...); err != nil || !found || value == "" {
-			return fmt.Errorf("%s is missing, or no text", strings.Join(field, "."))
+	for _, field := range []string{"apiVersion", "kind"} {
+		if value, _ := o.Object[field].(string); value == "" {
+			return fmt.Errorf("%s is missing, or no text", field)
 		}
 	}
-	if _, _, err := unstructured.NestedString(o.Object, "metadata", "namespace"); err != nil {
-		return errors.New("metadata.namespace is no text")
+	metadata, _ := o.Object["metadata"].(map[string]any)
+	for _, field := range []string{"name", "generateName", "namespace"} {
+		if value, found := metadata[field]; found && value == nil {
+			delete(metadata, field) // null is as absent
+		} else if _, ok := value.(string); found && !ok {
+			return fmt.Errorf("metadata.%s is no text", field)
+		}
 	}
 	return nil
 }
