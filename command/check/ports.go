@@ -120,7 +120,12 @@ type process struct {
 	name string
 }
 
-func (p process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.pid) }
+func (p process) String() string {
+	if p.pid == 0 { // of another PID namespace
+		return p.name + " (pid unknown)"
+	}
+	return fmt.Sprintf("%s (pid %d)", p.name, p.pid)
+}
 
 // processes returns those of this machine. Without /proc, there are none.
 func (h *host) processes() []process {

@@ -134,8 +134,10 @@ func (s *ServerState) readMetrics(text []byte) {
 		}
 		switch name {
 		case "process_start_time_seconds":
-			began := time.Unix(int64(value), 0).UTC()
-			s.Since = &began
+			if s.PID != 0 { // in another PID namespace, a server may have read of process 1 of the machine
+				began := time.Unix(int64(value), 0).UTC()
+				s.Since = &began
+			}
 		case "go_gc_gomemlimit_bytes":
 			if value < 1<<62 { // that is no limit
 				s.Memory.Limit = int64(value)

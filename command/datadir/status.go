@@ -155,7 +155,7 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 	if err := s.readDatastore(ctx, endpoint, dir); err != nil {
 		return nil, err
 	}
-	if s.PID != 0 {
+	if s.State != stateStopped {
 		s.Tunnels = asked(ctx, dir, (*control.Client).Tunnels)
 		if all := asked(ctx, dir, (*control.Client).Manifests); all != nil && (all.Problem != "" || len(all.Files) > 0) {
 			s.Manifests = all

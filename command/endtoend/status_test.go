@@ -105,6 +105,13 @@ func TestStatusOfAStart(t *testing.T) {
 	if s := status(t, dir, exitNotReady); s.State != "starting" || s.PID != os.Getpid() || s.Since == nil || s.Datastore != nil {
 		t.Errorf("got %+v, want process %d starting", s, os.Getpid())
 	}
+	// A process of another PID namespace has another number here.
+	if err := os.WriteFile(filepath.Join(dir, "lock"), []byte("1 pid:[1]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s := status(t, dir, exitNotReady); runtime.GOOS == "linux" && (s.State != "starting" || s.PID != 0 || s.Listening != nil) {
+		t.Errorf("got %+v, want one that is starting, and no process", s)
+	}
 	// With a kubeconfig and nobody who answers, it is not ready, and why is said.
 	text := `{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k"}}],"clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`
 	if err := os.WriteFile(filepath.Join(dir, "admin.kubeconfig"), []byte(text), 0o600); err != nil {

@@ -23,8 +23,8 @@ var ErrLocked = errors.New("data directory is in use")
 
 // Lock keeps other processes out of a directory. It is an open file, dir/lock, with an
 // exclusive flock on it. The kernel releases the lock with the process, so a crash leaves
-// nothing to clean up. The pid in the file is only for the message that another process
-// prints.
+// nothing to clean up. The pid in the file, and the PID namespace that it belongs to, are only for the
+// message that another process prints.
 type Lock struct {
 	dir string
 	f   *os.File
@@ -67,7 +67,7 @@ func Acquire(dir string) (*Lock, error) {
 	// Not before: a process that is refused must not overwrite the holder's pid.
 	err = f.Truncate(0)
 	if err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		_, err = fmt.Fprintln(f, os.Getpid(), namespace())
 	}
 	if err != nil && !IsFull(err) { // a full disk costs the pid; the lock holds all the same
 		f.Close()
@@ -90,12 +90,28 @@ func openLock(path string, flags int) (*os.File, error) {
 }
 
 func holder(f *os.File) string {
-	b, err := io.ReadAll(f)
-	pid := strings.TrimSpace(string(b))
-	if err != nil || pid == "" {
-		return "another process"
+	if pid := readPID(f); pid != 0 {
+		return fmt.Sprintf("process %d", pid)
 	}
-	return "process " + pid
+	return "another process"
+}
+
+// readPID returns the pid in a lock file. It is 0 if that is not known here: a process in another PID namespace has another
+// number in this one, if it has any.
+func readPID(f *os.File) int {
+	text, err := io.ReadAll(f)
+	number, its, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	if own := namespace(); err != nil || its != "" && own != "" && its != own {
+		return 0
+	}
+	pid, _ := strconv.Atoi(number)
+	return pid
+}
+
+// namespace names this process' PID namespace, where the system tells.
+func namespace() string {
+	name, _ := os.Readlink("/proc/self/ns/pid")
+	return name
 }
 
 // Holder reports whether a process holds the lock of a directory, and which one; pid is 0 if
@@ -116,12 +132,7 @@ func Holder(dir string) (pid int, held bool, err error) {
 	} else if !errors.Is(err, errHeld) {
 		return 0, false, fmt.Errorf("read lock of data directory %s: %w", dir, err)
 	}
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return 0, true, nil
-	}
-	pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
-	return pid, true, nil
+	return readPID(f), true, nil
 }
 
 // Close releases the lock. Call it last, when nothing in the directory is open any more. The
