@@ -68,6 +68,9 @@ func MergeKubeconfig(ctx context.Context, dst string, text []byte, opts MergeOpt
 	if err != nil {
 		return MergeResult{}, err
 	}
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() { // a reader would wait for the writer of a FIFO
+		return MergeResult{}, fmt.Errorf("merge into %s: it is not a regular file: name another", dst)
+	}
 	from, err := clientcmd.Load(text)
 	if err != nil {
 		return MergeResult{}, fmt.Errorf("%w: the server's admin.kubeconfig is not a kubeconfig", ErrCorrupt) // the parser may quote it

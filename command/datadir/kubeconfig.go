@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -76,6 +77,7 @@ that name or address: --tls-san of karve server adds one.`,
 				}
 			}
 			if !c.Bool("merge") && c.String("into") == "" {
+				warnOfReaders(c)
 				_, err = c.App.Writer.Write(text)
 				return err
 			}
@@ -97,6 +99,17 @@ that name or address: --tls-san of karve server adds one.`,
 			fmt.Fprintf(c.App.Writer, "context %q is in %s; %s\n", result.Context, result.Path, next)
 			return nil
 		},
+	}
+}
+
+// warnOfReaders warns if standard output is a file that others can read: the kubeconfig has a private key.
+func warnOfReaders(c *cli.Context) {
+	f, ok := c.App.Writer.(*os.File)
+	if !ok {
+		return
+	}
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode()&0o077 != 0 && runtime.GOOS != "windows" {
+		fmt.Fprintf(c.App.ErrWriter, "karve: warning: the kubeconfig has a private key, and the file of standard output has mode %04o: chmod 0600 it; with --into FILE, only its owner can read it\n", info.Mode().Perm())
 	}
 }
 

@@ -1,6 +1,8 @@
 package endtoend
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,6 +35,20 @@ func TestKubeconfigUser(t *testing.T) {
 	}
 	if got := karve(t, "certs", "list", "--data-dir", dir); !strings.Contains(got, "user/jane") {
 		t.Errorf("karve certs list: got %s, want jane", got)
+	}
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o640: "has mode 0640: chmod 0600 it; with --into FILE"} {
+		cmd, stderr := command(t, "karve", "kubeconfig", "--data-dir", dir, "--user", "jane"), &strings.Builder{}
+		file, err := os.Create(filepath.Join(t.TempDir(), "jane"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stdout, cmd.Stderr = file, stderr
+		if err := errors.Join(file.Chmod(mode), cmd.Run(), file.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if got := stderr.String(); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("into a file of mode %v: got %q, want %q", mode, got, want)
+		}
 	}
 	for args, want := range map[string]string{
 		"--group readers":                    "--user NAME",
