@@ -90,10 +90,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	}
 	kept := ""
 	if !c.Bool("no-backup") {
-		if kept, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format("20060102T150405Z"))); err != nil {
-			return err
-		}
-		if err := placeSnapshot(c, dir, kept, false); err != nil {
+		if kept, err = keepState(c, dir); err != nil {
 			return fmt.Errorf("nothing was reset: %w (--no-backup resets without a snapshot of the current state)", err)
 		}
 	}
@@ -118,6 +115,19 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 }
 
 // keptStates is how many snapshots of states before a reset stay: each has all Secrets.
+// keepState takes a snapshot of the state before a reset, and returns its file.
+func keepState(c *cli.Context, dir string) (file string, err error) {
+	for {
+		file, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format("20060102T150405Z")))
+		if err == nil {
+			err = placeSnapshot(c, dir, file, false)
+		}
+		if !errors.Is(err, snapshot.ErrExists) { // otherwise another reset took the name meanwhile
+			return file, err
+		}
+	}
+}
+
 const keptStates = 5
 
 // removeKept removes older ones, but for the one that the cluster was reset to. Their names have the time.
@@ -133,7 +143,9 @@ func removeKept(dir string, but *os.File) (removed []string, err error) {
 		}
 	}
 	for _, file := range all[:max(0, len(all)-keptStates)] {
-		if err := os.Remove(file); err != nil {
+		if err := os.Remove(file); errors.Is(err, fs.ErrNotExist) {
+			continue // by another reset
+		} else if err != nil {
 			return removed, err
 		}
 		removed = append(removed, file)

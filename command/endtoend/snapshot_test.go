@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -266,6 +267,30 @@ func TestForks(t *testing.T) {
 	}
 	restarted.stop()
 	start(t, forks[2].dir, append([]string{"--fork-from", file, "--datastore-endpoint", "memory://"}, bare...)...).stop()
+}
+
+// Resets at once do not take each other's names.
+func TestResetsAtOnce(t *testing.T) {
+	long(t)
+	parallel(t)
+	p := start(t, t.TempDir(), bare...)
+	karve(t, "snapshot", "--data-dir", p.dir)
+	karve(t, "kubectl", "--data-dir", p.dir, "create", "namespace", "more")
+	const resets = 4
+	all := make([]*exec.Cmd, resets)
+	said := make([]strings.Builder, resets)
+	for i := range all {
+		all[i] = command(t, "karve", "reset", "--yes", "--data-dir", p.dir)
+		all[i].Stdout, all[i].Stderr = &said[i], &said[i]
+		if err := all[i].Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, cmd := range all {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %s", err, &said[i])
+		}
+	}
 }
 
 func TestSnapshotProblems(t *testing.T) {
