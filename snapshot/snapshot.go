@@ -36,7 +36,7 @@ import (
 
 // The errors that callers can tell apart.
 var (
-	ErrNone     = errors.New("not a snapshot")
+	ErrNone     = errors.New("not a backup or snapshot of a cluster")
 	ErrNewer    = errors.New("made by a newer release")
 	ErrExists   = backup.ErrExists
 	ErrOccupied = errors.New("there is a cluster already")

@@ -47,6 +47,9 @@ func existing(dir string) string {
 // checkDir checks a directory of the server's: this process may write to it, no other user
 // may read it, and no server uses it except the one that is to be replaced.
 func checkDir(check, dir string, replaced int) Finding {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return found(check, Fail, "choose another --data-dir", "%s is a file", dir)
+	}
 	pid, held, err := directory.Holder(dir)
 	if err != nil {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)
@@ -68,8 +71,6 @@ func checkDir(check, dir string, replaced int) Finding {
 	switch {
 	case err != nil:
 		return found(check, OK, "", "%s will be created in %s", dir, at)
-	case !info.IsDir():
-		return found(check, Fail, "choose another --data-dir", "%s is not a directory", dir)
 	case readableByOthers(info):
 		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can read or change it", dir, info.Mode().Perm())
 	}

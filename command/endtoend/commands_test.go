@@ -69,7 +69,7 @@ func TestCommandsInRun(t *testing.T) {
 // TestWrongCommands has mistakes on the command line but for the server's.
 func TestWrongCommands(t *testing.T) {
 	t.Parallel()
-	empty := t.TempDir()
+	empty, file := t.TempDir(), write(t, "app.yaml", "kind: ConfigMap\n")
 	for _, tc := range []struct {
 		args string
 		want string // in the one line on standard error
@@ -96,8 +96,11 @@ func TestWrongCommands(t *testing.T) {
 		{"datastore compact --data-dir x", `there is no command "karve datastore compact" (see karve datastore --help)`},
 		{"certs lst --data-dir x", "did you mean karve certs list?"},
 		{"datastore backup --over-write x", "did you mean --overwrite?"},
-		{"certs list --data-dir " + empty, "no server has been started with this --data-dir"},
-		{"certs renew --data-dir " + empty, "no server has been started with this --data-dir"},
+		{"certs list --data-dir " + file, "--data-dir " + file + " is a file: name a directory"},
+		{"server --secure-port 0 --data-dir " + file, file + " is a file: name a directory"},
+		{"backup verify " + file, file + ": not a backup or snapshot of a cluster"},
+		{"certs list --data-dir " + empty, "no server has been started in " + empty},
+		{"certs renew --data-dir " + empty, "no server has been started in " + empty},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			wantProblems(t, finish(t, command(t, "karve", strings.Fields(tc.args)...)), tc.want)

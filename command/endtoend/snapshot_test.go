@@ -304,8 +304,8 @@ func TestSnapshotProblems(t *testing.T) {
 	}{
 		"of another cluster":    {[]string{"reset", "--data-dir", other.dir, "--yes", filepath.Join(one.dir, "snapshot")}, []string{"the snapshot is of another cluster…--fork-from"}},
 		"none yet":              {[]string{"reset", "--data-dir", other.dir, "--yes"}, []string{"create a snapshot with karve snapshot"}},
-		"no snapshot":           {[]string{"reset", "--data-dir", one.dir, "--yes", one.kubeconfig}, []string{"not a snapshot"}},
-		"no data directory":     {[]string{"snapshot", "--data-dir", filepath.Join(one.dir, "none")}, []string{"no server has been started with this --data-dir"}},
+		"no snapshot":           {[]string{"reset", "--data-dir", one.dir, "--yes", one.kubeconfig}, []string{"not a backup or snapshot of a cluster"}},
+		"no data directory":     {[]string{"snapshot", "--data-dir", filepath.Join(one.dir, "none")}, []string{"no server has been started in " + filepath.Join(one.dir, "none")}},
 		"two files":             {[]string{"snapshot", "--data-dir", one.dir, "a", "b"}, []string{"takes one FILE"}},
 		"no source":             {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", "/no/such"}, []string{"--fork-from: stat /no/such"}},
 		"an empty source":       {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", t.TempDir()}, []string{"--fork-from:…karve snapshot --data-dir"}},

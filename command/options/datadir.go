@@ -212,3 +212,6 @@ func ReadDataDir(c *cli.Context) error {
 	}
 	return nil
 }
+	if info, err := os.Stat(c.String("data-dir")); err == nil && !info.IsDir() {
+		return fmt.Errorf("--data-dir %s is a file: name a directory", c.String("data-dir"))
+	}

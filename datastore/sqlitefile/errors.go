@@ -3,6 +3,8 @@ package sqlitefile
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"modernc.org/sqlite"
@@ -67,6 +69,9 @@ func Explain(path string, err error) error {
 	if IsFull(err) {
 		return directory.NoSpaceIn(filepath.Dir(path), err)
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return unwritable(path, err)
+	}
 	switch sqliteCode(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return BusyWith(path)
@@ -76,7 +81,19 @@ func Explain(path string, err error) error {
 		// SQLite also returns this for an EIO from a read (SQLITE_IOERR_CORRUPTFS).
 		return fmt.Errorf("%w, or %s: %s: %v (if the kernel's log has I/O errors, copy the data directory to another disk first; %s)", ErrCorrupt, mayBeUnread, path, err, Remedy)
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM:
-		return fmt.Errorf("open database %s: %w (is the data directory writable?)", path, err)
+		return unwritable(path, err)
 	}
 	return fmt.Errorf("open database %s: %w", path, err)
+}
+
+// unwritable adds the modes of a database and its directory to an error.
+func unwritable(path string, err error) error {
+	mode := func(path string) string {
+		info, err := os.Stat(path)
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("%04o", info.Mode().Perm())
+	}
+	return fmt.Errorf("open database %s: %w (its mode: %s; its directory's: %s; the server's user has to read and write both)", path, err, mode(path), mode(filepath.Dir(path)))
 }

@@ -193,3 +193,15 @@ func wantNames(t *testing.T, dir string, want ...string) {
 		t.Errorf("the directory has %v, want %v", got, want)
 	}
 }
+
+func TestMakeDirWhereAFileIs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{file, filepath.Join(file, "below")} {
+		if err := MakeDir(dir); err == nil || !strings.Contains(err.Error(), file+" is a file: name a directory") {
+			t.Errorf("%s: got %v", dir, err)
+		}
+	}
+}

@@ -90,8 +90,10 @@ func (w Writer) MakeDir(dir string) error {
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
-	} else if info, statErr := os.Stat(dir); statErr != nil || !info.IsDir() {
-		return errors.Join(err, statErr) // a file has that name
+	} else if info, statErr := os.Stat(dir); statErr != nil {
+		return errors.Join(err, statErr)
+	} else if !info.IsDir() {
+		return fmt.Errorf("%s is a file: name a directory, or move the file", dir)
 	}
 	// A directory that may be written but not read cannot be synced.
 	if err := w.syncDir(above); err != nil && !errors.Is(err, fs.ErrPermission) {
