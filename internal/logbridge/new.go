@@ -31,7 +31,7 @@ func New(w io.Writer, format, level string) (*logrus.Logger, error) {
 	logger.SetOutput(w)
 	switch strings.ToLower(format) {
 	case "text":
-		logger.SetFormatter(textFormatter(onTerminal(w)))
+		logger.SetFormatter(textFormatter(Colours(w)))
 	case "json":
 		logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: timestamp, DisableHTMLEscape: true})
 	default:
@@ -55,7 +55,8 @@ func textFormatter(coloured bool) logrus.Formatter {
 	return escaping{&logrus.TextFormatter{ForceColors: true, FullTimestamp: true, TimestampFormat: "15:04:05"}}
 }
 
-func onTerminal(w io.Writer) bool {
+// Colours reports whether w is a terminal that shows colours, and NO_COLOR (https://no-color.org) is not set.
+func Colours(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && runtime.GOOS != "windows" && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" &&
 		term.IsTerminal(int(f.Fd()))

@@ -1,0 +1,81 @@
+package endtoend
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/karve-k8s/karve/datastore/directory"
+)
+
+// onTerminal runs a command whose standard output is a terminal, and returns what that shows.
+func onTerminal(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout = terminal
+	err = cmd.Start()
+	terminal.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, _ := io.ReadAll(master) // its error is that nobody has the terminal open any more
+	_ = cmd.Wait()                 // the exit codes of status have a meaning
+	return strings.ReplaceAll(string(shown), "\r\n", "\n")
+}
+
+func TestColours(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lock, err := directory.Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	const yellow = "\x1b[33mstarting\x1b[0m"
+	run := func(env string, args ...string) string {
+		cmd := command(t, "karve", append(args, "--data-dir", dir)...)
+		cmd.Env = append(cmd.Env, env)
+		return onTerminal(t, cmd)
+	}
+	if got := run("TERM=xterm", "status"); !strings.Contains(got, yellow+"\n") {
+		t.Errorf("on a terminal: got %q, want %q", got, yellow)
+	}
+	for _, got := range []string{run("NO_COLOR=1", "status"), run("TERM=dumb", "status"), run("TERM=xterm", "status", "-o", "json"), finish(t, command(t, "karve", "status", "--data-dir", dir)).stdout} {
+		if !strings.Contains(got, "starting") || strings.Contains(got, "\x1b") {
+			t.Errorf("without colours: got %q", got)
+		}
+	}
+	// Colours do not shift the columns.
+	got := run("TERM=xterm", "check", "--secure-port", "0", "--insecure-port", "-1")
+	plain := regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(got, "")
+	at := strings.Index(plain, "FOUND")
+	for line := range strings.Lines(plain) {
+		if at < 1 || len(line) <= at || line[at-1] != ' ' || line[at] == ' ' {
+			t.Errorf("got %q, want a column at %d", line, at)
+		}
+	}
+	if want := "\x1b[31mfail\x1b[0m"; !strings.Contains(got, want) { // the directory is in use
+		t.Errorf("got %q, want %q in it", got, want)
+	}
+}
