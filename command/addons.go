@@ -50,7 +50,7 @@ func addonsCommand() *cli.Command {
 			{
 				Name:   "list",
 				Usage:  "list the addons, and whether they run",
-				Before: options.ReadDataDir,
+				Before: options.FindDataDir,
 				Flags:  addonFlags(output.Flag()),
 				Action: listAddons,
 			},
@@ -90,7 +90,7 @@ func applyCommand(name, usage string, own ...cli.Flag) *cli.Command {
 		Description: "The objects are those that kubeadm makes. Applying an addon again updates it to the\n" +
 			"version of this karve, and to the options that are given: options are not remembered.\n" +
 			"Nothing is changed if a field has another value that somebody else has set.",
-		Before: options.ReadDataDir,
+		Before: options.FindDataDir,
 		Flags: addonFlags(append(own,
 			&cli.StringFlag{Name: "image-repository", Usage: "`REPOSITORY` of the image, such as a mirror of " + addons.DefaultImageRepository},
 			&cli.StringFlag{Name: "image", Usage: "whole `NAME` of the image, with its tag"},
@@ -108,7 +108,7 @@ func deleteCommand(name string) *cli.Command {
 		Name:        name,
 		Usage:       "delete the objects of " + name + " that karve addons apply has created",
 		Description: "Objects that existed before are left as they are.",
-		Before:      options.ReadDataDir,
+		Before:      options.FindDataDir,
 		Flags:       addonFlags(&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask for confirmation"}),
 		Action:      func(c *cli.Context) error { return deleteAddon(c, name) },
 	}

@@ -50,7 +50,7 @@ func Main() {
 
 func kubectlSetup() kubectl.Setup {
 	return kubectl.Setup{
-		UsualDirs:      []string{options.DefaultDataDir(), "/var/lib/karve"},
+		UsualDirs:      options.UsualDataDirs(),
 		CheckListed:    options.CheckListed,
 		CheckVariables: func(names []string) error { return options.CheckVariables(os.Environ(), names, io.Discard) },
 	}

@@ -101,12 +101,14 @@ func (s *support) collect(c *cli.Context) {
 	config, err := options.Summary(c)
 	s.add("options.txt", config, err)
 	_, held, err := directory.Holder(s.dir)
-	if s.running = err == nil && held; !s.running {
-		s.add("the server", nil, errors.Join(err, errors.New("no server runs in "+s.dir)))
-	}
+	s.running = err == nil && held
 	s.log(c.String("log-file"))
 	s.commands(c)
-	s.api()
+	if s.running {
+		s.api()
+	} else {
+		s.add("the server", nil, servers.None(s.dir))
+	}
 }
 
 func (s *support) log(file string) {
@@ -201,6 +203,10 @@ func (s *support) api() {
 		{"nodes.json", "/api/v1/nodes?limit=500"}, {"events.json", "/api/v1/events?limit=2000"},
 	} {
 		text, err := datadir.Fetch(s.ctx, client, config.Host+ask.path)
+		if text == nil && err != nil { // no answer: the other requests would fail as well
+			s.add("what the API tells", nil, err)
+			return
+		}
 		if err == nil && strings.HasSuffix(ask.file, ".json") {
 			text, err = withoutAnnotations(text)
 		}

@@ -214,7 +214,7 @@ type file struct {
 func (s Source) small(info *Info) ([]file, error) {
 	all, err := filesIn(s.DataDir, certsName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: no server has been started with this --data-dir", err)
+		return nil, fmt.Errorf("%w: no server has been started there", err)
 	} else if err != nil {
 		return nil, err
 	}

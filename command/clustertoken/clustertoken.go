@@ -17,7 +17,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
@@ -65,7 +67,7 @@ server in --data-dir. If the present secret is lost, --lost takes the keys from 
 					&cli.BoolFlag{Name: lost, Usage: "do without the present secret: the keys in --data-dir, which must be those of the cluster, are encrypted again"},
 					&cli.StringFlag{Name: apiserver.EncryptionOption, Usage: "`FILE` that replaces the cluster's configuration of the encryption of stored objects; '' removes it"},
 				),
-				Before: options.ReadDataDir,
+				Before: options.FindDataDir,
 				Action: rotate,
 			},
 		},
@@ -247,12 +249,12 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 // etcdSocket returns the URL of the etcd API of the server that uses a data directory. It is valid until release is
 // called.
 func etcdSocket(dataDir string) (url []string, release func(), err error) {
-	file, err := filepath.Abs(filepath.Join(dataDir, "kine.sock"))
-	if err != nil {
-		return nil, nil, err
+	if _, held, err := directory.Holder(dataDir); err != nil || !held {
+		return nil, nil, fmt.Errorf("%w; name a datastore that servers share by --datastore-endpoint", servers.None(dataDir))
 	}
+	file := filepath.Join(dataDir, "kine.sock")
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%s does not exist: no server runs with this --data-dir; name a datastore that servers share by --datastore-endpoint", file)
+		return nil, nil, fmt.Errorf("%s does not exist: the server in %s is starting, or has another datastore: name that by --datastore-endpoint", file, dataDir)
 	}
 	short, release, err := control.SocketPath(file)
 	return []string{socket.URL(short)}, release, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -52,7 +53,7 @@ func Backup() *cli.Command {
 				Flags: with(&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"},
 					&cli.StringSliceFlag{Name: "recipient", Usage: "`KEY` of age, the public one, to seal the backup for. Repeat it for several."},
 					passphrase("`FILE` with a passphrase to seal the backup with; - is standard input")),
-				Before: options.ReadDataDir, Action: createBackup,
+				Before: options.FindDataDir, Action: createBackup,
 			},
 			{
 				Name: "verify", ArgsUsage: "FILE", Usage: "check that a backup is whole, and print what is in it",
@@ -79,7 +80,7 @@ func Backup() *cli.Command {
 func createBackup(c *cli.Context) error {
 	dir := Absolute(c.String("data-dir"))
 	if !Exists(dir) {
-		return fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
+		return servers.None(dir)
 	}
 	var file string
 	switch c.Args().Len() {
@@ -187,9 +188,9 @@ func checkBackupSpace(c *cli.Context, dir string) error {
 
 // takeSnapshot writes a snapshot. It asks the server, if one runs: only the server has what it keeps in memory.
 func takeSnapshot(c *cli.Context, dir, scratch string, w io.Writer) error {
-	_, held, err := directory.Holder(dir)
+	_, held, err := servers.Holder(dir)
 	if err != nil {
-		return fmt.Errorf("%w (run this as root or the server's user)", err)
+		return err
 	}
 	if held {
 		client := control.New(dir)

@@ -15,6 +15,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/setup"
 )
@@ -49,7 +50,7 @@ func Certs() *cli.Command {
 func certsDir(c *cli.Context) (string, error) {
 	dir := filepath.Join(c.String("data-dir"), "certs")
 	if _, err := os.Stat(dir); err != nil {
-		return "", fmt.Errorf("%w: no server has been started with this --data-dir", err)
+		return "", servers.None(c.String("data-dir"))
 	}
 	return dir, nil
 }

@@ -28,9 +28,11 @@ import (
 // Datastore is `karve datastore`. Its commands work while a server runs and without one, except
 // restore, salvage, import and migrate.
 func Datastore() *cli.Command {
-	sub := func(name, args, usage string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
+	// A server that runs is found for those that can ask it.
+	running, stopped := options.FindDataDir, options.ReadDataDir
+	sub := func(name, args, usage string, before cli.BeforeFunc, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
 		return &cli.Command{
-			Name: name, ArgsUsage: args, Usage: usage, Before: options.ReadDataDir, Action: action,
+			Name: name, ArgsUsage: args, Usage: usage, Before: before, Action: action,
 			Flags: append([]cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint()}, more...),
 		}
 	}
@@ -38,15 +40,15 @@ func Datastore() *cli.Command {
 		Name:  "datastore",
 		Usage: "inspect, back up, restore and migrate the datastore",
 		Subcommands: []*cli.Command{
-			sub("stats", "", "print figures about the datastore", asOwner(datastoreStats), output.Flag()),
-			sub("verify", "", "check every page and row of the database", asOwner(datastoreVerify), output.Flag()),
-			sub("backup", "FILE", "write a backup to a file, while a server runs or not", datastoreBackup,
+			sub("stats", "", "print figures about the datastore", running, asOwner(datastoreStats), output.Flag()),
+			sub("verify", "", "check every page and row of the database", running, asOwner(datastoreVerify), output.Flag()),
+			sub("backup", "FILE", "write a backup to a file, while a server runs or not", running, datastoreBackup,
 				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}),
-			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", datastoreRestore,
+			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", stopped, datastoreRestore,
 				options.ClusterTokenFile(), options.NewAuthorities()),
-			sub("salvage", "", "save what can be read of a damaged database; the server must be stopped", asOwner(datastoreSalvage), output.Flag()),
-			sub("migrate", "", "copy the cluster to another datastore; all servers must be stopped", datastoreMigrate, append(options.Migration(), output.Flag())...),
-			sub("import", "FILE", "import the state.db of a k3s; the server must be stopped", datastoreImport),
+			sub("salvage", "", "save what can be read of a damaged database; the server must be stopped", stopped, asOwner(datastoreSalvage), output.Flag()),
+			sub("migrate", "", "copy the cluster to another datastore; all servers must be stopped", stopped, datastoreMigrate, append(options.Migration(), output.Flag())...),
+			sub("import", "FILE", "import the state.db of a k3s; the server must be stopped", stopped, datastoreImport),
 		},
 	}
 }
@@ -78,7 +80,7 @@ func engineFile(c *cli.Context) (string, error) {
 	if err := kineimport.Waiting(dir); err != nil {
 		return "", err
 	}
-	return "", fmt.Errorf("%s does not exist: no server has been started with this --data-dir and --datastore-endpoint", path)
+	return "", fmt.Errorf("%s does not exist: no server has been started with this datastore, or it has another one: name its --data-dir and --datastore-endpoint", path)
 }
 
 func datastoreStats(c *cli.Context) error {

@@ -54,7 +54,7 @@ that name or address: --tls-san of karve server adds one.`,
 			path := filepath.Join(c.String("data-dir"), "admin.kubeconfig")
 			text, err := os.ReadFile(path)
 			if errors.Is(err, fs.ErrNotExist) {
-				return servers.NoKubeconfig(c.String("data-dir"))
+				return servers.None(c.String("data-dir"))
 			} else if err != nil {
 				return err
 			}

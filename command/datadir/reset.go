@@ -17,6 +17,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
@@ -37,7 +38,7 @@ func Reset() *cli.Command {
 			"only rise, so watches continue and report the changes. The state before the reset\n" +
 			"is kept as the snapshot DATA-DIR/" + snapshot.FileName + ".before-reset-TIME; of these, the\n" +
 			"newest five stay.",
-		Before: options.ReadDataDir,
+		Before: options.FindDataDir,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag(),
 			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask for confirmation"},
@@ -114,7 +115,6 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	})
 }
 
-// keptStates is how many snapshots of states before a reset stay: each has all Secrets.
 // keepState takes a snapshot of the state before a reset, and returns its file.
 func keepState(c *cli.Context, dir string) (file string, err error) {
 	for {
@@ -128,6 +128,7 @@ func keepState(c *cli.Context, dir string) (file string, err error) {
 	}
 }
 
+// keptStates is how many snapshots of states before a reset stay: each has all Secrets.
 const keptStates = 5
 
 // removeKept removes older ones, but for the one that the cluster was reset to. Their names have the time.
@@ -155,9 +156,9 @@ func removeKept(dir string, but *os.File) (removed []string, err error) {
 
 // askReset makes the server reset the cluster, or does it itself if none runs.
 func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.Result, error) {
-	_, held, err := directory.Holder(dir)
+	_, held, err := servers.Holder(dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
+		return nil, err
 	}
 	if !held {
 		if _, err := engineFile(c); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -48,7 +49,7 @@ func Snapshot() *cli.Command {
 func snapshotOf(c *cli.Context) (dir, file string, err error) {
 	dir = Absolute(c.String("data-dir"))
 	if !Exists(dir) {
-		return "", "", fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
+		return "", "", servers.None(dir)
 	}
 	switch c.Args().Len() {
 	case 0:

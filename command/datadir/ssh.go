@@ -27,14 +27,14 @@ func SSH() *cli.Command {
 			Name:   "public-key",
 			Usage:  "print the line for the authorized_keys file of --ssh-user on the nodes",
 			Flags:  []cli.Flag{options.Config(), options.DataDir(), options.SSHKeyFile()},
-			Before: options.ReadDataDir,
+			Before: options.FindDataDir,
 			Action: asOwner(printPublicKey),
 		}, {
 			Name:      "forget",
 			Usage:     "remove the pinned host key of a machine that was installed again",
 			ArgsUsage: "ADDRESS",
 			Flags:     []cli.Flag{options.Config(), options.DataDir(), options.SSHKnownHosts()},
-			Before:    options.ReadDataDir,
+			Before:    options.FindDataDir,
 			Action:    forgetHostKey,
 		}},
 	}

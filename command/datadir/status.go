@@ -18,10 +18,10 @@ import (
 	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
-	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/kine/location"
@@ -145,7 +145,7 @@ func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*Serv
 // readStatusWithin is readStatus, whose questions all end with ctx.
 func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
 	if !Exists(dir) {
-		return nil, fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
+		return nil, servers.None(dir)
 	}
 	state, err := readState(ctx, dir, now)
 	if err != nil {
@@ -180,9 +180,9 @@ func readState(ctx context.Context, dir string, now time.Time) (*ServerState, er
 // it is nil for one that is stopped or starting.
 func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {
 	s = &ServerState{State: stateStopped, DataDir: dir}
-	pid, held, err := directory.Holder(dir)
+	pid, held, err := servers.Holder(dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w (run this as root or the server's user)", err)
+		return nil, nil, err
 	}
 	if held {
 		s.PID, s.Listening, s.Memory = pid, check.Listening(pid), &memoryStatus{Anonymous: memory.Anonymous(pid)}
@@ -347,7 +347,7 @@ func (s *ServerStatus) serverTable(w io.Writer, in paint) {
 		line("SSH tunnel", "%s", describeTunnel(t))
 	}
 	if s.Manifests != nil {
-		describeManifests(*s.Manifests, line)
+		describeManifests(*s.Manifests, line, in)
 	}
 	switch d := s.Datastore; {
 	case d != nil:

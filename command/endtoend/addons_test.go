@@ -269,9 +269,9 @@ func TestAddonsWithoutAServer(t *testing.T) {
 		{"apply kube-proxy --server https://a%20b:99999/x", []string{"https://a%20b:99999/x…want https://HOST or https://HOST:PORT"}},
 		{"apply coredns --cluster-domain -x-", []string{`--cluster-domain "-x-": want a DNS domain`}},
 		{"apply kube-proxy --cluster-cidr 10.0.0.0/33 --proxy-mode userspace --server https://127.0.0.1:6443", []string{"--cluster-cidr 10.0.0.0/33", `--proxy-mode "userspace": want iptables, nftables, ipvs`, "https://127.0.0.1:6443…--advertise-address"}},
-		{"apply coredns --data-dir " + empty, []string{filepath.Join(empty, "admin.kubeconfig") + " does not exist: no server has been ready"}},
-		{"list --data-dir " + filepath.Join(empty, "nope"), []string{"there is no directory"}},
-		{"delete coredns --yes --data-dir " + empty, []string{"no server has been ready"}},
+		{"apply coredns --data-dir " + empty, []string{"no server has been started in " + empty}},
+		{"list --data-dir " + filepath.Join(empty, "nope"), []string{"no server has been started in " + filepath.Join(empty, "nope")}},
+		{"delete coredns --yes --data-dir " + empty, []string{"no server has been started in " + empty}},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()

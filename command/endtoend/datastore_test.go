@@ -267,7 +267,7 @@ func TestDatastoreProblems(t *testing.T) {
 	for _, args := range []string{"stats", "verify", "backup X"} {
 		words := strings.Fields(args)
 		words = append([]string{"datastore", words[0], "--data-dir", empty}, words[1:]...)
-		wantProblems(t, finish(t, command(t, "karve", words...)), file+" does not exist: no server has been started with this --data-dir")
+		wantProblems(t, finish(t, command(t, "karve", words...)), file+" does not exist: no server has been started with this datastore…--data-dir")
 	}
 	for _, tc := range []struct{ args, want string }{
 		{"datastore restore --data-dir " + empty + "/new /nowhere/b", "restore /nowhere/b: file does not exist"},

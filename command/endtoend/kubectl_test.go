@@ -27,14 +27,14 @@ func TestKubectlFindsItsServer(t *testing.T) {
 	p.stop()
 	cmd = command(t, "karve", "kubectl", "get", "namespaces")
 	cmd.Env = append(cmd.Env, "KARVE_DATA_DIR="+p.dir)
-	wantProblems(t, finish(t, cmd), "no server in "+p.dir+": start one with karve server, or set KARVE_DATA_DIR")
+	wantProblems(t, finish(t, cmd), "no server runs in "+p.dir+": start one with karve server, or name the data directory of another with --data-dir or KARVE_DATA_DIR")
 }
 
 func TestKubectlWithoutAServer(t *testing.T) {
 	t.Parallel()
 	nope := filepath.Join(t.TempDir(), "nope")
 	wantProblems(t, finish(t, command(t, "karve", "kubectl", "--data-dir", nope, "get", "namespaces")),
-		"no server in "+nope+": start one with karve server, or set KARVE_DATA_DIR")
+		"no server has been started in "+nope+": start one with karve server, or name the data directory of another")
 	wantProblems(t, finish(t, command(t, "karve", "kubectl", "--data-dir")), "--data-dir needs a directory")
 	misspelt := command(t, "karve", "kubectl", "get", "namespaces")
 	misspelt.Env = append(misspelt.Env, "KARVE_DATADIR=/x")

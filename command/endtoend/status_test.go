@@ -124,6 +124,6 @@ func TestStatusOfAStart(t *testing.T) {
 
 func TestStatusOfNothing(t *testing.T) {
 	t.Parallel()
-	wantProblems(t, finish(t, command(t, "karve", "status", "--data-dir", "/nowhere/at/all")), "no server has been started with this --data-dir")
+	wantProblems(t, finish(t, command(t, "karve", "status", "--data-dir", "/nowhere/at/all")), "no server has been started in /nowhere/at/all")
 	wantProblems(t, finish(t, command(t, "karve", "status", "word")), "takes options only")
 }

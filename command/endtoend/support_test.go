@@ -112,9 +112,10 @@ func TestSupportHasNoSecrets(t *testing.T) {
 	}
 	p.stop()
 	config = plant("external.yaml", "event-ttl: 2h\ndatastore-endpoint: postgres://u:planted-endpoint@127.0.0.1:1/k\n")
-	if down := ask("down.tar.gz", "KARVE_TOKEN_AUTH_FILE="+tokens); !strings.Contains(down["summary.txt"], "no server runs in "+dir) || down["metrics.txt"] != "" || !strings.Contains(down["options.txt"], "datastore-endpoint: (set)\n") {
+	if down := ask("down.tar.gz", "KARVE_TOKEN_AUTH_FILE="+tokens); !strings.Contains(down["summary.txt"], "no server runs in "+dir) || strings.Contains(down["summary.txt"], "refused") || down["metrics.txt"] != "" || !strings.Contains(down["options.txt"], "datastore-endpoint: (set)\n") {
 		t.Errorf("without a server: the summary is %q", down["summary.txt"])
 	}
+	wantProblems(t, finish(t, command(t, "karve", "secrets", "status", "--data-dir", dir)), "no server runs in "+dir+": start one with karve server…--datastore-endpoint")
 	if got := finish(t, command(t, "karve", "support", "--data-dir", dir, filepath.Join(place, "down.tar.gz"))); got.code != 1 || !strings.Contains(got.stderr, "exists") {
 		t.Errorf("a file that exists: got %d and %q", got.code, got.stderr)
 	}

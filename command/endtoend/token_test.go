@@ -162,6 +162,9 @@ func TestTokenPrintsTheJoinCommand(t *testing.T) {
 func TestTokenBadInput(t *testing.T) {
 	t.Parallel()
 	stopped := t.TempDir()
+	if err := os.Mkdir(filepath.Join(stopped, "certs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(stopped, "admin.kubeconfig"), []byte(`{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k"}}],"clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +174,7 @@ func TestTokenBadInput(t *testing.T) {
 		want []string
 	}{
 		{"create --ttl tomorrow", []string{"--ttl…tomorrow…a duration"}},
-		{"create --data-dir /nowhere/at/all", []string{"there is no directory /nowhere/at/all"}},
+		{"create --data-dir /nowhere/at/all", []string{"no server has been started in /nowhere/at/all"}},
 		{"create --data-dir " + stopped, []string{"no server runs in " + stopped + "…--data-dir"}},
 		{"create --kubeconfig /nowhere/kubeconfig", []string{"--kubeconfig…/nowhere/kubeconfig"}},
 		{"create --kubeconfig " + nonsense, []string{"--kubeconfig…" + nonsense}},

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -18,10 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/command/servers"
-	"github.com/karve-k8s/karve/datastore/directory"
 )
-
-const dataDirVariable = "KARVE_DATA_DIR"
 
 // dialTimeout is how long a server of this machine may take to accept a connection.
 const dialTimeout = 5 * time.Second
@@ -62,7 +58,7 @@ type machine struct {
 func (s Setup) thisMachine() machine {
 	return machine{
 		kubeconfigVariable: os.Getenv(clientcmd.RecommendedConfigPathEnvVar),
-		dataDirVariable:    os.Getenv(dataDirVariable),
+		dataDirVariable:    os.Getenv(servers.DataDirVariable),
 		inCluster:          os.Getenv("KUBERNETES_SERVICE_HOST") != "",
 		usersKubeconfig:    clientcmd.RecommendedHomeFile,
 		usualDirs:          s.UsualDirs,
@@ -87,29 +83,17 @@ func (m machine) choose(dir string, order Order) choice {
 	switch {
 	case dir != "":
 		return m.in(dir)
-	case m.kubeconfigVariable != "", order == UsersFirst && readable(m.usersKubeconfig):
+	case m.kubeconfigVariable != "", order == UsersFirst && servers.Readable(m.usersKubeconfig):
 		return choice{}
 	case m.dataDirVariable != "":
 		return m.in(m.dataDirVariable)
 	}
-	for _, usual := range m.usualDirs {
-		if held(usual) && (readable(filepath.Join(usual, servers.KubeconfigName)) || answers(usual)) {
-			return m.inUsual(usual)
-		}
+	if chosen, err := servers.Choose(m.own, m.usualDirs...); err != nil {
+		return choice{kubeconfig: os.DevNull, sure: true, missing: err}
+	} else if chosen != "" {
+		return m.found(chosen)
 	}
-	switch dirs := m.own(m.usualDirs...); {
-	case len(dirs) == 1:
-		return m.in(dirs[0])
-	case len(dirs) > 1:
-		return choice{kubeconfig: os.DevNull, sure: true,
-			missing: fmt.Errorf("%d servers of this user run, in %s: choose one with --data-dir DIR or %s", len(dirs), strings.Join(dirs, ", "), dataDirVariable)}
-	}
-	for _, usual := range m.usualDirs {
-		if readable(filepath.Join(usual, servers.KubeconfigName)) {
-			return m.inUsual(usual)
-		}
-	}
-	if readable(m.usersKubeconfig) || m.inCluster {
+	if servers.Readable(m.usersKubeconfig) || m.inCluster {
 		return choice{}
 	}
 	// Without a kubeconfig, kubectl tries localhost:8080, where a server may listen whose data
@@ -119,10 +103,10 @@ func (m machine) choose(dir string, order Order) choice {
 	return none
 }
 
-// inUsual is the server of a data directory that the user did not name. A service's directory
+// found is the server of a data directory that the user did not name. A service's directory
 // belongs to the service's user. That user could write a kubeconfig that makes kubectl start a
 // program as root, or send a file of root's. So root uses only one that a server could have written.
-func (m machine) inUsual(dir string) choice {
+func (m machine) found(dir string) choice {
 	c := m.in(dir)
 	if c.foreign = servers.Foreign(dir); !c.foreign || c.socketIn != "" {
 		return c
@@ -137,26 +121,20 @@ func (m machine) inUsual(dir string) choice {
 // in is the server of a data directory. A user who may not read the kubeconfig there uses the socket.
 func (m machine) in(dir string) choice {
 	path := filepath.Join(dir, servers.KubeconfigName)
-	if !readable(path) && answers(dir) {
+	if !servers.Readable(path) && servers.Answers(dir) {
 		return choice{kubeconfig: os.DevNull, socketIn: dir}
 	}
 	if err := m.checkListed(path); err != nil {
 		return choice{kubeconfig: os.DevNull, sure: true, missing: err}
 	}
-	c := choice{kubeconfig: path, sure: !readable(path)}
-	if pid, held, err := directory.Holder(dir); c.sure && err == nil && held {
-		c.missing = fmt.Errorf("the server in %s (process %d) is not ready: karve wait --data-dir %[1]s waits for it, and says for what it waits", dir, pid)
-	} else {
-		c.missing = fmt.Errorf("no server in %s: start one with karve server, or set %s", dir, dataDirVariable)
-	}
-	return c
+	return choice{kubeconfig: path, sure: !servers.Readable(path), missing: servers.None(dir)}
 }
 
 // check tells that no server answers or that the socket refuses this user, if no option names another server:
 // upstream's kubectl would say five times that it was refused.
 func (c choice) check(flags *genericclioptions.ConfigFlags, config *rest.Config) error {
 	if c.foreign && *flags.KubeConfig == "" && (config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "") {
-		return fmt.Errorf("%s: %w any more", c.kubeconfig, servers.ErrUnlike) // changed since inUsual read it
+		return fmt.Errorf("%s: %w any more", c.kubeconfig, servers.ErrUnlike) // changed since choose read it
 	}
 	if c.socketIn != "" && config.Host != nowhere {
 		return refused(c.socketIn)
@@ -206,18 +184,4 @@ func (c choice) unnamed(flags *genericclioptions.ConfigFlags, config *rest.Confi
 		return fmt.Errorf("%s: it has no current context with a cluster: name a context with --context, or set one with kubectl config use-context", from)
 	}
 	return nil
-}
-
-// held tells whether a server runs in a data directory, or may run there.
-func held(dir string) bool {
-	_, held, err := directory.Holder(dir)
-	return held || err != nil
-}
-
-func readable(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for the writer of a pipe
-	if err == nil {
-		f.Close()
-	}
-	return err == nil
 }

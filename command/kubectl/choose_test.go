@@ -49,7 +49,7 @@ func TestCutDataDir(t *testing.T) {
 func dirWith(t *testing.T, running bool) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, servers.KubeconfigName), nil, 0o600); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "certs"), 0o700), os.WriteFile(filepath.Join(dir, servers.KubeconfigName), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if running {
@@ -75,17 +75,17 @@ func TestChoose(t *testing.T) {
 		missing string // in the error, if nothing answers
 		sure    bool
 	}{
-		{"nothing", machine{usualDirs: []string{empty}}, "", OursFirst, empty, "no server in " + empty + ": start one with karve server, or set KARVE_DATA_DIR", false},
-		{"the usual directory", machine{usualDirs: []string{runs}}, "", OursFirst, runs, "no server in " + runs, false},
+		{"nothing", machine{usualDirs: []string{empty}}, "", OursFirst, empty, "no server has been started in " + empty + ": start one with karve server, or name", false},
+		{"the usual directory", machine{usualDirs: []string{runs}}, "", OursFirst, runs, "the server in " + runs + " is not ready: karve wait", false},
 		{"the second usual directory, in which one runs", machine{usualDirs: []string{stopped, runs}}, "", OursFirst, runs, "", false},
-		{"a usual directory whose server has stopped", machine{usualDirs: []string{stopped}}, "", OursFirst, stopped, "no server in " + stopped, false},
+		{"a usual directory whose server has stopped", machine{usualDirs: []string{stopped}}, "", OursFirst, stopped, "no server runs in " + stopped, false},
 		{"the only server", machine{usualDirs: []string{stopped}, own: runningIn(another)}, "", OursFirst, another, "", false},
 		{"two servers", machine{usualDirs: []string{stopped}, own: runningIn(runs, another)}, "", OursFirst, os.DevNull, "2 servers of this user run", true},
 		{"two servers, one of them usual", machine{usualDirs: []string{runs}, own: runningIn(runs, another)}, "", OursFirst, runs, "", false},
 		{"an option", machine{usualDirs: []string{runs}, kubeconfigVariable: "x"}, another, OursFirst, another, "", false},
-		{"an option with nothing there", machine{usualDirs: []string{runs}}, empty, OursFirst, empty, "no server in " + empty, true},
+		{"an option with nothing there", machine{usualDirs: []string{runs}}, empty, OursFirst, empty, "no server has been started in " + empty, true},
 		{"a variable", machine{usualDirs: []string{runs}, dataDirVariable: another}, "", OursFirst, another, "", false},
-		{"a variable with nothing there", machine{usualDirs: []string{runs}, dataDirVariable: empty}, "", OursFirst, empty, "no server in " + empty, true},
+		{"a variable with nothing there", machine{usualDirs: []string{runs}, dataDirVariable: empty}, "", OursFirst, empty, "no server has been started in " + empty, true},
 		{"KUBECONFIG", machine{usualDirs: []string{runs}, dataDirVariable: another, kubeconfigVariable: "x"}, "", OursFirst, "", "", false},
 		{"kubectl with a kubeconfig of the user", machine{usualDirs: []string{runs}, usersKubeconfig: users}, "", UsersFirst, "", "", false},
 		{"kubectl without", machine{usualDirs: []string{runs}}, "", UsersFirst, runs, "", false},
@@ -141,7 +141,7 @@ func TestCheck(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.in(dir).check(flags(), answers); err == nil || !strings.Contains(err.Error(), "no server in "+dir) {
+	if err := m.in(dir).check(flags(), answers); err == nil || !strings.Contains(err.Error(), "no server runs in "+dir) {
 		t.Errorf("no server: got %v", err)
 	}
 	for _, set := range []func(*genericclioptions.ConfigFlags){

@@ -62,7 +62,7 @@ func (s Setup) Run(args []string, order Order) {
 		if dir, args, err = cutDataDir(args); err != nil {
 			fail(err)
 		}
-		if err := s.CheckVariables([]string{dataDirVariable}); err != nil {
+		if err := s.CheckVariables([]string{servers.DataDirVariable}); err != nil {
 			fail(err)
 		}
 	}

@@ -16,15 +16,6 @@ import (
 	"github.com/karve-k8s/karve/control"
 )
 
-// answers reports whether this user can connect to the socket with the API in a data directory.
-func answers(dir string) bool {
-	c, err := dialSocket(context.Background(), dir)
-	if err == nil {
-		c.Close()
-	}
-	return err == nil
-}
-
 func dialSocket(ctx context.Context, dir string) (net.Conn, error) {
 	return control.DialSocket(ctx, filepath.Join(dir, control.APISocket))
 }

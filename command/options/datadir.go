@@ -104,6 +104,11 @@ func DefaultDataDir() string {
 	return filepath.Join(home, ".local", "share", "karve")
 }
 
+// UsualDataDirs are the directories in which a server is looked for that nothing names.
+func UsualDataDirs() []string {
+	return slices.DeleteFunc([]string{DefaultDataDir(), "/var/lib/karve"}, func(dir string) bool { return dir == "" })
+}
+
 // CheckListed refuses a path that KUBECONFIG or PATH would take for several. kubectl finds no file then and
 // uses its default address, where there may be another cluster.
 func CheckListed(path string) error {
@@ -171,8 +176,8 @@ func ConfigFileWith(c *cli.Context, option string) string {
 	return path
 }
 
-// FindDataDir is [ReadDataDir] for commands about a server that runs: if nothing names a data directory and the default
-// one does not exist, it is that of the only server of this user.
+// FindDataDir is [ReadDataDir] for commands about a cluster that exists: if nothing names a data directory and the default
+// one does not exist, [servers.Choose] does. A server in the default one may have been stopped.
 func FindDataDir(c *cli.Context) error {
 	if err := findDataDir(c); err != nil {
 		return err
@@ -187,10 +192,11 @@ func findDataDir(c *cli.Context) error {
 	if _, err := os.Stat(c.String("data-dir")); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if dirs := servers.Own(); len(dirs) == 1 {
-		return c.Set("data-dir", dirs[0])
+	dir, err := servers.Choose(servers.Own, UsualDataDirs()...)
+	if dir != "" {
+		err = c.Set("data-dir", dir)
 	}
-	return nil
+	return err
 }
 
 // ReadDataDir takes data-dir, and the others of inDataDir for the commands that have them, from the server's configuration file, and leaves the other options in it alone.
@@ -210,8 +216,8 @@ func ReadDataDir(c *cli.Context) error {
 			}
 		}
 	}
-	return nil
-}
 	if info, err := os.Stat(c.String("data-dir")); err == nil && !info.IsDir() {
 		return fmt.Errorf("--data-dir %s is a file: name a directory", c.String("data-dir"))
 	}
+	return nil
+}

@@ -23,18 +23,14 @@ func Connect(dir, kubeconfig string) (*rest.Config, error) {
 	}
 	config, err := Kubeconfig(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, NoKubeconfig(dir)
+		return nil, None(dir)
 	} else if errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	} else if err != nil {
 		return nil, err
 	}
-	_, held, err := directory.Holder(dir)
-	if err != nil {
-		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
-	}
-	if !held {
-		return nil, fmt.Errorf("no server runs in %s: start it, or name the data directory of another with --data-dir", dir)
+	if _, held, err := directory.Holder(dir); err != nil || !held {
+		return nil, None(dir)
 	}
 	return config, nil
 }
@@ -67,15 +63,24 @@ func fromFile(path string) (*rest.Config, error) {
 	return config, nil
 }
 
-// NoKubeconfig is the error for a data directory without the admin's kubeconfig, which a server writes
-// when it is ready.
-func NoKubeconfig(dir string) error {
-	path := filepath.Join(dir, KubeconfigName)
-	if !exists(dir) {
-		return fmt.Errorf("there is no directory %s: start a server with this --data-dir, or name that of another", dir)
+// None is the error of a command that needs the server of a data directory, where no server answers or none has been started.
+func None(dir string) error {
+	const remedy = "start one with karve server, or name the data directory of another with --data-dir or " + DataDirVariable
+	switch _, held, err := Holder(dir); {
+	case err != nil:
+		return fmt.Errorf("no server runs in %s that this user may use: %w", dir, err)
+	case held:
+		return fmt.Errorf("the server in %s is not ready: karve wait --data-dir %[1]s waits for it, and says for what it waits", dir)
+	case !exists(filepath.Join(dir, "certs")):
+		return fmt.Errorf("no server has been started in %s: %s", dir, remedy)
 	}
-	if pid, held, err := directory.Holder(dir); err == nil && held {
-		return fmt.Errorf("%s does not exist yet: the server (process %d) is starting, and writes it when it is ready", path, pid)
+	return fmt.Errorf("no server runs in %s: %s", dir, remedy)
+}
+
+// Holder is [directory.Holder]. Its error says who may look.
+func Holder(dir string) (pid int, held bool, err error) {
+	if pid, held, err = directory.Holder(dir); errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w (run this as root or the server's user)", err)
 	}
-	return fmt.Errorf("%s does not exist: no server has been ready with this --data-dir", path)
+	return pid, held, err
 }
