@@ -241,7 +241,7 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 	}
 	path := filepath.Join(dir, datastore.EngineFile)
 	if !Exists(path) {
-		if s.State == stateReady {
+		if Exists(filepath.Join(dataDir, servers.KubeconfigName)) { // a server has been ready
 			s.Elsewhere = "not here: the server uses another (with its --datastore-endpoint or --config, this command names it)"
 		}
 		return nil

@@ -122,6 +122,24 @@ func TestStatusOfAStart(t *testing.T) {
 	}
 }
 
+// A stopped server whose datastore is not in its directory has neither lost it nor never made a backup.
+func TestStatusOfADatastoreElsewhere(t *testing.T) {
+	long(t)
+	parallel(t)
+	dir := t.TempDir()
+	p := start(t, dir, append(bare, "--datastore-endpoint", "memory://")...)
+	running := status(t, dir, 0).Elsewhere
+	p.stop()
+	got := finish(t, command(t, "karve", "status", "--data-dir", dir))
+	if running == "" || got.code != exitStopped || !strings.Contains(got.stdout, running) || strings.Contains(got.stdout, "last backup") {
+		t.Errorf("got %+v, want %q as while it ran, and nothing of backups", got, running)
+	}
+	got = finish(t, command(t, "karve", "status", "--data-dir", dir, "--datastore-endpoint", "postgres://karve:s3cret@db.example/karve"))
+	if !strings.Contains(got.stdout, "postgres://karve@db.example/karve is a database of yours") || strings.Contains(got.stdout+got.stderr, "s3cret") {
+		t.Errorf("with --datastore-endpoint: got %+v", got)
+	}
+}
+
 func TestStatusOfNothing(t *testing.T) {
 	t.Parallel()
 	wantProblems(t, finish(t, command(t, "karve", "status", "--data-dir", "/nowhere/at/all")), "no server has been started in /nowhere/at/all")
