@@ -184,7 +184,7 @@ func TestCommandsRemoveStages(t *testing.T) {
 		left := filepath.Join(above, ".karve-123.partial")
 		secret := filepath.Join(left, "backup.db")
 		file := filepath.Join(t.TempDir(), "backup.db")
-		if err := errors.Join(os.Mkdir(left, 0o711), os.WriteFile(filepath.Join(left, "lock"), nil, 0o600),
+		if err := errors.Join(os.Mkdir(left, 0o711), os.WriteFile(filepath.Join(left, ".karve-temporary"), nil, 0o600),
 			os.WriteFile(secret, []byte("secret"), 0o600), os.WriteFile(file, []byte("no database"), 0o600)); err != nil {
 			t.Fatal(err)
 		}

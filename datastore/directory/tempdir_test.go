@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -29,10 +30,17 @@ func TestNextTempDirRemovesWhatAKilledOneLeft(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(out, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(out, name, "lock"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(out, name, lockName), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	data := filepath.Join(out, ".karve-5.partial") // a data directory, which may have any name
+	lock, err := Acquire(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	others = append(others, filepath.Base(data))
 	mine, err := NewTempDir(out)
 	if err != nil {
 		t.Fatal(err)
@@ -52,5 +60,41 @@ func TestNextTempDirRemovesWhatAKilledOneLeft(t *testing.T) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// The removal of what others have left meets directories that are being made, and takes one now and then before its
+// process has locked it. That process makes another one.
+func TestTempDirsAtOnce(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	if os.TempDir() != os.Getenv("TMPDIR") {
+		t.Skip("temporary files are elsewhere on this system")
+	}
+	const prefix = "karve-here-"
+	if _, err := NewTempDir(os.TempDir()); err != nil { // of another kind
+		t.Fatal(err)
+	}
+	var makers sync.WaitGroup
+	for range 8 {
+		makers.Go(func() {
+			for range 50 {
+				p, err := NewPrivate(prefix)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := os.WriteFile(p.File(), nil, 0o600); err != nil {
+					t.Error(err)
+				}
+				if err := p.Remove(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	makers.Wait()
+	entries, err := os.ReadDir(os.TempDir())
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left are %v, %v; want the directory of another kind", entries, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -117,7 +118,7 @@ func (k Program) Run(ctx context.Context) (err error) {
 		if p.controlling, err = makeIdentities(flags); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(p.dir)) }()
+		defer func() { err = errors.Join(err, p.temp.Remove()) }()
 	}
 	if p.options, err = flags.Complete(ctx); err != nil {
 		return err
@@ -238,7 +239,7 @@ func (p *program) settle(context.Context) {
 // controlling is the controllers and the scheduler beside the API server, and the
 // certificates that they have for as long as this process runs.
 type controlling struct {
-	dir      string
+	temp     *directory.TempDir
 	store    *certs.Store
 	upstream *controllers.Upstream
 
@@ -250,15 +251,15 @@ type controlling struct {
 // makeIdentities makes the certificates, and trusts their authority besides the user's.
 func makeIdentities(flags *apiserver.Upstream) (_ *controlling, err error) {
 	c := &controlling{}
-	if c.dir, err = os.MkdirTemp("", "kube-apiserver-"); err != nil {
+	if c.temp, err = directory.NewPrivate("karve-kube-apiserver-"); err != nil { // removes what a killed suite has left
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(c.dir)
+			c.temp.Remove()
 		}
 	}()
-	if c.store, _, err = certs.Ensure(certs.Config{Dir: filepath.Join(c.dir, "certs"), NoSync: true}); err != nil {
+	if c.store, _, err = certs.Ensure(certs.Config{Dir: filepath.Join(c.temp.Dir(), "certs"), NoSync: true}); err != nil {
 		return nil, err
 	}
 	trusted, err := os.ReadFile(c.store.CertFile(certs.ClientCA))
@@ -273,7 +274,7 @@ func makeIdentities(flags *apiserver.Upstream) (_ *controlling, err error) {
 		}
 		trusted = append(append(users, '\n'), trusted...)
 	}
-	authentication.ClientCA = filepath.Join(c.dir, "client-ca-bundle.crt")
+	authentication.ClientCA = filepath.Join(c.temp.Dir(), "client-ca-bundle.crt")
 	return c, os.WriteFile(authentication.ClientCA, trusted, 0o600)
 }
 
@@ -289,7 +290,7 @@ func (c *controlling) make(p *program) (err error) {
 		args = append(args, "service-account-private-key-file="+file)
 	}
 	c.upstream, err = controllers.Parse(controllers.Settings{
-		Args: args, ServiceClusterIPRange: p.flags.ServiceClusterIPRanges, FlexVolumes: filepath.Join(c.dir, "flexvolume"),
+		Args: args, ServiceClusterIPRange: p.flags.ServiceClusterIPRanges, FlexVolumes: filepath.Join(c.temp.Dir(), "flexvolume"),
 	})
 	if err != nil {
 		return err

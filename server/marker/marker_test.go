@@ -150,7 +150,7 @@ func TestRemoveLeft(t *testing.T) {
 		for name, stays := range map[string]bool{
 			".karve-12.tmp": !marked, ".snapshot-12/mvcc.db": !marked, ".writable-3": !marked, ".mvcc.db.12.partial/copy": !marked,
 			".snapshot-hourly/a": true, ".snapshot": true, "karve-12.tmp": true, ".karve-12.tmp.mine": true, "mvcc.db": true,
-			".karve-1.partial/lock": false, ".karve-a.partial/lock": true,
+			".karve-1.partial/.karve-temporary": false, ".karve-a.partial/.karve-temporary": true, ".karve-2.partial/lock": true,
 		} {
 			create(dir, name, old)
 			if stays {

@@ -220,11 +220,16 @@ func download(ctx context.Context, from *url.URL, path string) error {
 		return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %s", shown(from, name), got, want)
 	}
 
-	partial, err := os.CreateTemp(filepath.Dir(path), "partial-")
+	// The caller has the lock, so a file of that name is what a killed download has left.
+	part := path + ".partial"
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	partial, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(partial.Name()) // fails after the rename
+	defer os.Remove(part) // fails after the rename
 	defer partial.Close()
 	if err := unpack(partial, packed); err != nil {
 		return fmt.Errorf("%s: %w", shown(from, name), err)
@@ -236,10 +241,10 @@ func download(ctx context.Context, from *url.URL, path string) error {
 	if err := partial.Close(); err != nil {
 		return err
 	}
-	if err := os.Chmod(partial.Name(), 0o755); err != nil {
+	if err := os.Chmod(part, 0o755); err != nil {
 		return err
 	}
-	return os.Rename(partial.Name(), path)
+	return os.Rename(part, path)
 }
 
 func unpack(to io.Writer, packed []byte) error {

@@ -242,6 +242,27 @@ func TestFetchRefuses(t *testing.T) {
 	}
 }
 
+// What a killed download has left, the next one replaces.
+func TestFetchAfterAKilledOne(t *testing.T) {
+	newMirror(t)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "karve", Version)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, asset()+".partial"), []byte(program+program), 0o400)); err != nil {
+		t.Fatal(err)
+	}
+	path, err := Program(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if text, read := os.ReadFile(path); err != nil || read != nil || string(text) != program || len(left) != 2 {
+		t.Errorf("the program is %q (%v), and %v (%v) are in the cache; want it and the lock", text, read, left, err)
+	}
+}
+
 // A process that waits for the download of another one ends when its test does.
 func TestFetchWaitsNoLongerThanItsContext(t *testing.T) {
 	newMirror(t)

@@ -3,6 +3,7 @@ package process_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -246,9 +247,14 @@ func TestAKilledTestEndsItsCluster(t *testing.T) {
 		}
 		return names
 	}
+	const kept = "karve-cluster-1" // a user's data directory
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, kept), 0o700), os.WriteFile(filepath.Join(dir, kept, "lock"), nil, 0o600),
+		os.WriteFile(filepath.Join(dir, kept, "mvcc.db"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	used := left()
 	process.Sweep(dir)
-	if after := left(); len(used) < 3 || !slices.Equal(after, used) { // of both clusters and the snapshot
+	if after := left(); len(used) < 4 || !slices.Equal(after, used) { // of both clusters, the snapshot and the user
 		t.Errorf("while the test runs, %q are left of %q", after, used)
 	}
 	cmd.Process.Kill()
@@ -263,8 +269,8 @@ func TestAKilledTestEndsItsCluster(t *testing.T) {
 	})
 	any.Eventually(t, "their data go", func() error { // a server that ends may still write a file
 		process.Sweep(dir)
-		if after := left(); len(after) > 0 {
-			return fmt.Errorf("%q are left", after)
+		if after := left(); !slices.Equal(after, []string{kept}) {
+			return fmt.Errorf("%q are left, want the user's", after)
 		}
 		return nil
 	})

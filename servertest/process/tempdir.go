@@ -12,6 +12,8 @@ import (
 
 const (
 	tempPrefix = "karve-cluster-"
+	// tempLock is the file with the lock. A data directory, which a user may call karve-cluster-…, has none of that name.
+	tempLock = ".karve-temporary"
 	// tempLeast is the age at which an empty directory may count as left behind: its lock is created a
 	// moment after it, and everything else after the lock.
 	tempLeast = time.Minute
@@ -32,7 +34,7 @@ func newTempDir() (*tempDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &tempDir{path, flock.New(filepath.Join(path, "lock"))}
+	d := &tempDir{path, flock.New(filepath.Join(path, tempLock))}
 	if _, err := d.lock.TryLock(); err != nil {
 		return nil, errors.Join(err, d.remove())
 	}
@@ -52,7 +54,7 @@ func sweep(above string) {
 		if inside, _ := os.ReadDir(path); len(inside) < 2 && time.Since(info.ModTime()) < tempLeast {
 			continue
 		}
-		lock := flock.New(filepath.Join(path, "lock"), flock.SetFlag(os.O_RDWR)) // a new file would keep its owner from removing the directory
+		lock := flock.New(filepath.Join(path, tempLock), flock.SetFlag(os.O_RDWR)) // a new file would keep its owner from removing the directory
 		if free, err := lock.TryLock(); free && err == nil {
 			_ = (&tempDir{path, lock}).remove() // the next test removes what is left
 		}
