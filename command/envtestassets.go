@@ -18,6 +18,7 @@ func envtestAssetsCommand() *cli.Command {
 		Usage: "make a directory with etcd, kube-apiserver and kubectl, for KUBEBUILDER_ASSETS of controller-runtime's envtest",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Usage: "`DIR` to make them in"},
+			&cli.BoolFlag{Name: "path", Usage: "print only the directory, for a Makefile"},
 			&cli.BoolFlag{Name: "copy", Usage: "copy this program there instead of linking to it, for a directory that is taken elsewhere"},
 			&cli.BoolFlag{Name: "force", Usage: "replace programs of those names that are not karve's"},
 		},
@@ -31,6 +32,10 @@ func envtestAssetsCommand() *cli.Command {
 			}
 			if err := envtest.MakeAssets(dir, c.Bool("copy"), c.Bool("force")); err != nil {
 				return err
+			}
+			if c.Bool("path") {
+				fmt.Fprintln(c.App.Writer, dir)
+				return nil
 			}
 			fmt.Fprintf(c.App.Writer, "export KUBEBUILDER_ASSETS=%s\n", shell.Quoted(dir))
 			return nil

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // assetNames are the programs that envtest looks for in KUBEBUILDER_ASSETS.
@@ -108,32 +108,24 @@ func notOurs(path, program string) string {
 }
 
 // place makes path a link to target, or a copy of it, in one step. A program that is
-// started meanwhile is the old one or the new one.
+// started meanwhile is the old one or the new one, and other processes may do the same.
 func place(target, path string, duplicate bool) error {
-	next := path + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	file := target
 	if !filepath.IsAbs(file) {
 		file = filepath.Join(filepath.Dir(path), file)
 	}
-	link := errors.New("")
-	if !duplicate {
-		// A symbolic link follows an upgrade. On Windows, not every user may make one.
-		if link = os.Symlink(target, next); link != nil {
-			link = os.Link(file, next)
+	return directory.Place(path, true, func(temp *directory.TempDir) error {
+		if !duplicate {
+			// A symbolic link follows an upgrade. On Windows, not every user may make one.
+			if os.Symlink(target, temp.File()) == nil || os.Link(file, temp.File()) == nil {
+				return nil
+			}
 		}
-	}
-	if link != nil {
-		if err := copyProgram(file, next); err != nil {
-			return err
-		}
-	}
-	return atomicfile.Rename(next, path)
+		return copyProgram(file, temp.File())
+	})
 }
 
-func copyProgram(from, to string) (err error) {
+func copyProgram(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -144,9 +136,5 @@ func copyProgram(from, to string) (err error) {
 		return err
 	}
 	_, err = io.Copy(out, in)
-	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
-		os.Remove(to)
-		return err
-	}
-	return nil
+	return errors.Join(err, out.Sync(), out.Close())
 }

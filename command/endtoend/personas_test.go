@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -89,7 +90,17 @@ func TestEtcdAndKubeAPIServer(t *testing.T) {
 	}
 	server.stop()
 
-	server = launchAs(t, "kube-apiserver", []string{"KARVE_CONTROLLERS=1"}, args...)
+	// What a killed one leaves has keys. The next one removes it.
+	temp := t.TempDir()
+	controlling := []string{"KARVE_CONTROLLERS=1", "TMPDIR=" + temp, "TMP=" + temp}
+	server = launchAs(t, "kube-apiserver", controlling, args...)
+	readyz(server)
+	server.kill()
+	left, err := os.ReadDir(temp)
+	if err != nil || len(left) != 1 {
+		t.Errorf("a killed kube-apiserver has left %v, %v; want one directory", left, err)
+	}
+	server = launchAs(t, "kube-apiserver", controlling, args...)
 	for _, check := range []string{"[+]controllers ok", "[+]scheduler ok"} {
 		if text := readyz(server); !strings.Contains(text, check) {
 			t.Errorf("%s does not say %q", text, check)
@@ -120,6 +131,9 @@ func TestEtcdAndKubeAPIServer(t *testing.T) {
 	})
 	server.stop()
 	storage.stop()
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }
 
 // bornTogether looks for the revision at which the namespaces and roles were made.
@@ -245,6 +259,9 @@ func TestEnvtestAssets(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+	if got := karve(t, "envtest-assets", "--dir", dir, "--path"); got != dir+"\n" {
+		t.Errorf("--path: got %q, want the directory", got)
+	}
 	for _, name := range assetNames {
 		cmd := command(t, name, "--help")
 		cmd.Path = filepath.Join(dir, name)
@@ -292,5 +309,29 @@ func TestEnvtestAssets(t *testing.T) {
 		if info, err := os.Lstat(filepath.Join(moved, "kube-apiserver")); err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
 			t.Errorf("the copy: %v, %v", info, err)
 		}
+	}
+}
+
+// The suites of a project share a directory, and go test runs them at once.
+func TestEnvtestAssetsAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "bin")
+	mine := filepath.Join(dir, "kubectl.new") // no file of karve's
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(mine, []byte("mine"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var calls sync.WaitGroup
+	for range 8 {
+		cmd := command(t, "karve", "envtest-assets", "--dir", dir)
+		calls.Go(func() {
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	calls.Wait()
+	entries, err := os.ReadDir(dir)
+	if text, read := os.ReadFile(mine); err != nil || read != nil || string(text) != "mine" || len(entries) != 1+len(assetNames) {
+		t.Errorf("%v in the directory, %v; kubectl.new has %q, %v", entries, err, text, read)
 	}
 }

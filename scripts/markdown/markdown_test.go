@@ -2,6 +2,7 @@ package markdown_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -14,5 +15,20 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 	for _, mistake := range mistakes {
 		t.Error(mistake)
+	}
+}
+
+// docs/testing.md shows a whole test, which servertest/example runs.
+func TestTheExampleInTestingPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	test, err := os.ReadFile("../../servertest/example/first_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "\n```go\n"+string(test)+"```\n") {
+		t.Error("docs/testing.md does not have servertest/example/first_test.go as it is")
 	}
 }
