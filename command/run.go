@@ -39,7 +39,7 @@ func runCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "run",
 		Usage:     "run a command with a cluster of its own, which ends with it",
-		ArgsUsage: "-- COMMAND [ARGUMENT...]",
+		ArgsUsage: "[-- COMMAND [ARGUMENT...]]",
 		Description: `The cluster is in memory, in a temporary directory, and on a free port of this
 machine. The command finds its kubeconfig in KUBECONFIG and, if no kubectl is
 installed, one in its PATH. In KARVE_DATA_DIR, the commands of karve find the server.
@@ -47,15 +47,20 @@ karve exits with the command's exit code, and prints the server's log if that is
 0. With --data-dir the cluster is kept there. The
 configuration file of an installed server is not read.
 
-karve passes SIGINT, SIGTERM and SIGHUP on to the command. A second SIGINT or SIGTERM
-ends karve immediately, as kill -9 does: the next karve run then removes the
-temporary directory.`,
+Without a command, on a terminal, karve runs the shell of SHELL.
+
+karve passes SIGINT, SIGTERM and SIGHUP on to the command, which gets Ctrl-C from the
+terminal. A second SIGINT or SIGTERM, a second or more after the first, ends karve
+immediately, as kill -9 does: the next karve run then removes the temporary directory.`,
 		Flags: runFlags(),
 		Action: func(c *cli.Context) error {
-			if !c.Args().Present() {
-				return errors.New("there is no command to run: want karve run -- COMMAND")
+			if c.Args().Present() {
+				return runWithCluster(c, c.Args().Slice(), false)
 			}
-			return runWithCluster(c)
+			if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stderr.Fd())) { // as shells decide whether they are interactive
+				return errors.New("there is no command to run: want karve run -- COMMAND, or a terminal for a shell")
+			}
+			return runWithCluster(c, []string{userShell()}, true)
 		},
 	}
 }
@@ -90,13 +95,19 @@ func runFlags() []cli.Flag {
 	return list
 }
 
-// runWithCluster starts the cluster, runs the command, and ends both.
-func runWithCluster(c *cli.Context) (err error) {
-	dir, remove, err := runDir()
+// runWithCluster starts the cluster, runs the command, and ends both. The command is args, which may be
+// an interactive shell.
+func runWithCluster(c *cli.Context, args []string, shell bool) error {
+	temp, err := runDir()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, remove()) }()
+	dir := temp.Dir()
+	defer func() { // the exit code is the command's
+		if err := temp.Remove(); err != nil {
+			fmt.Fprintf(c.App.ErrWriter, "karve: the cluster's temporary directory could not be removed: %v; remove %s\n", err, dir)
+		}
+	}()
 	log, err := os.OpenFile(filepath.Join(dir, "server.log"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -129,7 +140,14 @@ func runWithCluster(c *cli.Context) (err error) {
 	var failed error
 	select {
 	case info := <-up:
-		failed = runBeside(c, c.Args().Slice(), info.Kubeconfig, dir, ended)
+		if shell {
+			after := "exit removes the cluster"
+			if c.String("data-dir") != "" {
+				after = "exit stops the cluster, which stays in " + config.DataDir
+			}
+			fmt.Fprintf(c.App.ErrWriter, "karve: %s has a cluster of its own: KUBECONFIG is set, and %s\n", args[0], after)
+		}
+		failed = runBeside(c, args, info.Kubeconfig, dir, ended)
 		end()
 	case <-c.Context.Done():
 		failed = cli.Exit("", exitSignal+signalNumber(c.Context))
@@ -140,7 +158,8 @@ func runWithCluster(c *cli.Context) (err error) {
 	if err := <-ended; err != nil {
 		failed = errors.Join(err, failed)
 	}
-	if failed != nil {
+	// A shell ends with the code of its last command, which says nothing about the cluster.
+	if _, code := failed.(cli.ExitCoder); failed != nil && !(shell && code) {
 		showLog(c.App.ErrWriter, log)
 	}
 	return failed
@@ -174,6 +193,8 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 	cmd.Args[0] = args[0]
 	cmd.Env = append(env, "KUBECONFIG="+kubeconfig, "KARVE_DATA_DIR="+filepath.Dir(kubeconfig))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.App.Writer, c.App.ErrWriter
+	witness := newWitness()
+	defer witness.end(c.Context)
 	if err := cmd.Start(); err != nil {
 		return cli.Exit(err.Error(), exitNotExecutable)
 	}
@@ -182,7 +203,7 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 	select {
 	case err = <-done:
 	case <-c.Context.Done():
-		if !heardByAll(c.Context) {
+		if !witness.end(c.Context) {
 			cmd.Process.Signal(signalOf(c.Context))
 		}
 		err = <-done

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // stopSignal is the cause of the end of signalContext.
@@ -13,9 +14,13 @@ type stopSignal struct{ os.Signal }
 
 func (s stopSignal) Error() string { return s.String() }
 
-// signalContext ends with the first SIGINT, SIGTERM or SIGHUP, which is its cause. A second SIGINT or
-// SIGTERM ends the process immediately. A second SIGHUP does not: when a terminal closes, both the
-// terminal and its shell send one. If SIGHUP is ignored (nohup), it stays ignored.
+// oneAct is the time in which signals are one wish of one user: GNU timeout, npm and terminals send the
+// same signal to a process and then to its group, which it is in.
+const oneAct = time.Second
+
+// signalContext ends with the first SIGINT, SIGTERM or SIGHUP, which is its cause. A SIGINT or
+// SIGTERM later than oneAct ends the process immediately. A second SIGHUP never does: when a terminal
+// closes, both the terminal and its shell send one. If SIGHUP is ignored (nohup), it stays ignored.
 func signalContext() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -26,14 +31,14 @@ func signalContext() (context.Context, func()) {
 	signal.Notify(signals, wanted...)
 	done := make(chan struct{})
 	go func() {
-		for stopping := false; ; {
+		for first := (time.Time{}); ; {
 			select {
 			case s := <-signals:
 				switch {
-				case !stopping:
-					stopping = true
+				case first.IsZero():
+					first = time.Now()
 					cancel(stopSignal{s})
-				case s != syscall.SIGHUP:
+				case s != syscall.SIGHUP && time.Since(first) >= oneAct:
 					fmt.Fprintf(os.Stderr, "karve: got a second signal (%v), exiting without a clean stop\n", s)
 					os.Exit(exitCodeAfter(s))
 				}

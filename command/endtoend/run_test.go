@@ -77,7 +77,7 @@ func TestRunWithoutAProgram(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, 1, "want karve run -- COMMAND"},
+		{nil, 1, "want karve run -- COMMAND, or a terminal for a shell"},
 		{append(bare, "--", "/no/such/program"), exitNotFound, "/no/such/program"},
 		{append(bare, "--", plain), exitNotExecutable, "permission denied"},
 		{[]string{"--secure-prot", "1", "--", "true"}, 1, "did you mean --secure-port?"},

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // runDirPrefix begins the names of the temporary directories of karve run.
@@ -20,10 +21,19 @@ const runDirPrefix = "karve-run-"
 // runs starts karve run with a script that prints "up", and waits for that.
 func runs(t *testing.T, temp, script string) *process {
 	t.Helper()
+	return runsAt(t, nil, temp, script)
+}
+
+// runsAt is runs at a terminal, or at none.
+func runsAt(t *testing.T, terminal *os.File, temp, script string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: command(t, "karve", append(append([]string{"run"}, bare...), "--", "sh", "-c", script)...)}
 	p.cmd.Env = append(p.cmd.Env, "TMPDIR="+temp)
-	p.cmd.WaitDelay = patience                             // of children that have its output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal, which would send Ctrl-C to all
+	p.cmd.WaitDelay = patience // of children that have its output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: terminal != nil}
+	if terminal != nil {
+		p.cmd.Stdin = terminal // of which Setctty makes the process' terminal
+	}
 	p.begin()
 	p.poll("the command", func() error {
 		if !strings.Contains(p.stdout.String(), "up") {
@@ -57,12 +67,14 @@ func TestRunLeavesNothingAfterSignals(t *testing.T) {
 		t.Cleanup(func() { signal.Stop(hangups) })
 	}
 	for name, signals := range map[string][]syscall.Signal{
-		"SIGHUP":        {syscall.SIGHUP},
-		"SIGHUP, twice": {syscall.SIGHUP, syscall.SIGHUP},
+		"SIGHUP":          {syscall.SIGHUP},
+		"SIGHUP, twice":   {syscall.SIGHUP, syscall.SIGHUP},
+		"SIGTERM, twice":  {syscall.SIGTERM, syscall.SIGTERM}, // as GNU timeout does
+		"SIGINT, SIGTERM": {syscall.SIGINT, syscall.SIGTERM},
 	} {
 		t.Run(name, func(t *testing.T) {
 			temp := tempDir(t)
-			p := runs(t, temp, `trap "exit 5" HUP; echo up; while :; do sleep 0.1; done`)
+			p := runs(t, temp, `trap "exit 5" HUP INT TERM; echo up; while :; do sleep 0.1; done`)
 			for _, s := range signals {
 				p.signal(s)
 			}
@@ -87,31 +99,52 @@ func TestRunSweepsWhatAKilledOneLeft(t *testing.T) {
 	killed := runs(t, temp, wait)
 	before := runDirs(t, temp)
 	killed.kill()
-	const new, byOthers = runDirPrefix + "new", runDirPrefix + "by-others"
-	for _, name := range []string{new, byOthers} {
-		if err := os.Mkdir(filepath.Join(temp, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(temp, new, "lock"), nil, 0o600); err != nil {
+	const new, kept = runDirPrefix + "1", runDirPrefix + "2"
+	if err := os.Mkdir(filepath.Join(temp, new), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	old := time.Now().Add(-2 * time.Minute)
-	if err := os.Chtimes(filepath.Join(temp, byOthers), old, old); err != nil {
+	lock, err := directory.Acquire(filepath.Join(temp, kept)) // as a data directory has one
+	if err != nil {
 		t.Fatal(err)
 	}
+	lock.Close()
 	cmd := command(t, "karve", append(append([]string{"run"}, bare...), "--", "true")...)
 	cmd.Env = append(cmd.Env, "TMPDIR="+temp)
 	if got := finish(t, cmd); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
 	left := runDirs(t, temp)
-	if len(before) != 2 || len(left) != 3 || !slices.Contains(left, filepath.Join(temp, new)) || !slices.Contains(left, filepath.Join(temp, byOthers)) {
-		t.Errorf("left: %v, before: %v; want the one in use, the new one, and the one without a lock", left, before)
+	if len(before) != 2 || len(left) != 3 || !slices.Contains(left, filepath.Join(temp, new)) || !slices.Contains(left, filepath.Join(temp, kept)) {
+		t.Errorf("left: %v, before: %v; want the one in use, the new one, and the user's data directory", left, before)
 	}
 	used.signal(syscall.SIGTERM)
 	used.wait(patience)
 	if left := runDirs(t, temp); len(left) != 2 {
-		t.Errorf("left: %v, want the new one, and the one without a lock", left)
+		t.Errorf("left: %v, want the new one, and the user's data directory", left)
+	}
+}
+
+// The exit code is the command's, whatever becomes of the temporary directory.
+func TestRunThatCannotRemoveItsDirectory(t *testing.T) {
+	parallel(t)
+	cmd := command(t, "karve", append(append([]string{"run"}, bare...), "--", "sh", "-c",
+		`cd "${KARVE_DATA_DIR%/*}"; mkdir stuck; touch stuck/file; chmod 500 stuck; pwd`)...)
+	if os.Geteuid() == 0 {
+		nobody(t, cmd) // root could remove it
+	}
+	got := finish(t, cmd)
+	dir := strings.TrimSpace(got.stdout)
+	if got.code != 0 || !strings.Contains(got.stderr, "could not be removed") || !strings.Contains(got.stderr, "remove "+dir+"\n") || strings.Contains(got.stderr, "server's log") {
+		t.Errorf("code %d, stderr %q; want 0, and the directory to remove", got.code, got.stderr)
+	}
+	if err := os.Chmod(filepath.Join(dir, "stuck"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left are %q, %v; want what could not be removed", left, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Error(err)
 	}
 }
