@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,6 +21,14 @@ karve kubectl get widgets small
 karve kubectl rollout status deployment/web --timeout=5m
 [ "$(karve kubectl get nodes --output name | wc -l)" = 2 ]
 [ -s "$KUBECONFIG" ]
+karve status | grep "^data directory *$KARVE_DATA_DIR\$"
+`
+
+// afterFailure is what a step with if: failure() finds.
+const afterFailure = `set -e
+karve kubectl get namespaces
+[ -s "$(sed -n 's/^log=//p' "$GITHUB_OUTPUT")" ]
+echo the log is there
 `
 
 // wrongInputs have the error that the job shows.
@@ -29,6 +38,7 @@ var wrongInputs = []struct{ input, value, want string }{
 	{"version", "v0.0.1+karve.1", "want v0.0.1+karve.1"},
 	{"simulate-nodes", "two", "simulate-nodes: two: want a number"},
 	{"manifests", "deploy/none.yaml", "manifests: deploy/none.yaml does not exist"},
+	{"manifests", "*.yaml", "manifests: *.yaml does not exist"},
 	{"args", "--no-such-option", "there is no option --no-such-option"},
 }
 
@@ -60,12 +70,16 @@ func runAction(file, release, url string, stdout io.Writer) error {
 	}
 	began := time.Now()
 	works := map[string]string{
-		"simulate-nodes": "2", "manifests": "crd.yaml\nobjects.yaml\n", "args": "--feature-gates=ContextualLogging=false\n",
+		"simulate-nodes": "2", "manifests": "crd.yaml \r\n\tobjects.yaml\n", "args": "--feature-gates=ContextualLogging=false\r\n",
 	}
 	if out, err := a.run(release, url, works, afterAction); err != nil {
 		return fmt.Errorf("%s: %w: %s", file, err, out)
 	}
 	fmt.Fprintf(stdout, "%-48s  %5.2f\n", "the action, and a step after it", time.Since(began).Seconds())
+	out, err := a.run(release, url, map[string]string{"manifests": "invalid.yaml"}, afterFailure)
+	if err == nil || !strings.Contains(out, "manifests: invalid.yaml could not be applied") || !strings.HasSuffix(out, "the log is there\n") {
+		return fmt.Errorf("%s: %v after manifests that cannot be applied, want an error and the log: %s", file, err, out)
+	}
 	for _, w := range wrongInputs {
 		out, err := a.run(release, url, map[string]string{w.input: w.value}, "")
 		if err == nil || !strings.Contains(out, w.want) || !strings.Contains(out, "::error::") {
@@ -75,7 +89,7 @@ func runAction(file, release, url string, stdout io.Writer) error {
 	return nil
 }
 
-// run runs the action with inputs, and the script then as the next step. It ends what they have started.
+// run runs the action with inputs, and the script then as the next step, also if the action fails. It ends what they have started.
 func (a action) run(release, url string, inputs map[string]string, then string) (said string, err error) {
 	home, err := os.MkdirTemp("", "action-")
 	if err != nil {
@@ -116,14 +130,15 @@ func (a action) run(release, url string, inputs map[string]string, then string) 
 			err = still
 		}
 	}()
-	if err != nil || then == "" {
+	if then == "" {
 		return said, err
 	}
-	if env, err = next(env, files["GITHUB_ENV"], files["GITHUB_PATH"]); err != nil {
-		return said, err
+	env, read := next(env, files["GITHUB_ENV"], files["GITHUB_PATH"])
+	if read != nil {
+		return said, errors.Join(err, read)
 	}
-	after, _, err := bash(then, work, env)
-	return said + after, err
+	after, _, failed := bash(then, work, env)
+	return said + after, errors.Join(err, failed)
 }
 
 // bash runs a script as GitHub's runner does. group is its process group, which what runs on belongs to.
