@@ -44,10 +44,8 @@ func runCommand() *cli.Command {
 machine. The command finds its kubeconfig in KUBECONFIG and, if no kubectl is
 installed, one in its PATH. In KARVE_DATA_DIR, the commands of karve find the server.
 karve exits with the command's exit code, and prints the server's log if that is not
-0. With --data-dir the cluster is kept there. The
-configuration file of an installed server is not read.
-
-Without a command, on a terminal, karve runs the shell of SHELL.
+0. With --data-dir the cluster is kept there. The configuration file of an installed
+server is not read. Without a command, on a terminal, karve runs the shell of SHELL.
 
 karve passes SIGINT, SIGTERM and SIGHUP on to the command, which gets Ctrl-C from the
 terminal. A second SIGINT or SIGTERM, a second or more after the first, ends karve
