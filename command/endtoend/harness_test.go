@@ -181,14 +181,21 @@ func (p *process) begin() {
 // launchAs is launchWith for any program that karve is.
 func launchAs(t testing.TB, name string, env []string, args ...string) *process {
 	t.Helper()
+	p := prepare(t, name, env, args...)
+	p.begin()
+	return p
+}
+
+// prepare returns a process that has not begun, and is stopped at the end of the test.
+func prepare(t testing.TB, name string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: command(t, name, args...)}
 	p.cmd.Env = append(append(p.cmd.Env, asKarve+"="+withParent), env...)
 	if _, err := p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	p.begin()
 	t.Cleanup(func() {
-		if p.running() {
+		if p.ended != nil && p.running() {
 			p.stop()
 		}
 		if t.Failed() {

@@ -54,6 +54,7 @@ var demotions = []Demotion{
 	{Message: "Skipping API ", Reason: "a version that is off by default"},
 	{Message: "The manifest file is empty, ignoring.", Reason: "no static admission manifests are configured"},
 	{Message: "Flexvolume plugin directory at", Reason: "there are no Flexvolume plugins"},
+	{Message: "Failed to watch cert and key file, will retry later", Error: "too many open files", Reason: "the file is read every minute all the same"},
 	{Message: "Resetting endpoints for master service", Reason: "every start and stop does that"},
 	{Message: "Found stale data, removed previous endpoints on kubernetes service", Reason: "with one API server, every start logs it"},
 	{Message: "Failed to ensure lease exists, will retry", Error: `namespaces "kube-system" not found`, Reason: startedFirst},

@@ -123,6 +123,7 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
+	followServing(generic.SecureServing, o)
 	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
 	// which they would share.
 	generic.HealthzChecks, generic.ReadyzChecks = slices.Clip(generic.HealthzChecks), slices.Clip(generic.ReadyzChecks)
@@ -148,6 +149,7 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	}
 	c.kube = kube
 	shared := &kube.ControlPlane
+	followPublished(&shared.ClusterAuthenticationInfo, o)
 	// The three servers make their admission plugins here. Everything later gets the informers as they are.
 	defer func() {
 		shared.VersionedInformers = generic.Informers

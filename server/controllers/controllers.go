@@ -1,8 +1,8 @@
 // Package controllers runs kube-controller-manager's controllers in this process.
 //
 // Read [Controllers.Run] first. The options are in options.go, the informers that the
-// controllers share with the API server in informers.go. Three controllers are not built by
-// upstream's own constructors: token.go, and garbage.go and namespaces.go in package replacements, give the
+// controllers share with the API server in informers.go. Some controllers are not built by
+// upstream's own constructors: token.go, unexported.go, and garbage.go and namespaces.go in package replacements, give the
 // reasons. kubeletserving.go there is a controller that upstream does not have, and standstill.go is for a
 // process that was stopped for a while.
 package controllers
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -323,10 +322,6 @@ func ended(ctx context.Context, err error) error {
 func (c *Controllers) configure(ctx context.Context, connection Connection) (*controllerconfig.CompletedConfig, error) {
 	o := c.options.Upstream
 	o.UseCertificates(connection.Certificates)
-	// Upstream would make this directory readable for everybody.
-	if err := os.MkdirAll(o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make directory for Flexvolume plugins: %w", err)
-	}
 	client := connection.Client
 	o.Master = client.Host // otherwise upstream looks for the service account of a Pod
 	config, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
@@ -359,7 +354,10 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 	shared.InformerFactory = heart.Renewing(shared.InformerFactory)
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
-	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){}
+	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){
+		names.CertificateSigningRequestSigningController: newSigners,
+		names.PersistentVolumeAttachDetachController:     newAttachDetach,
+	}
 	if switches.On(deviations.Garbage) {
 		own[names.GarbageCollectorController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
 			o := shared.ComponentConfig.GarbageCollectorController

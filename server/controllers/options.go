@@ -55,7 +55,7 @@ type Settings struct {
 	ServiceClusterIPRange string
 	// Shared says that other servers can use the datastore. Then one of them runs the controllers.
 	Shared bool
-	// FlexVolumes is the directory of Flexvolume plugins. Run makes it.
+	// FlexVolumes is the directory of Flexvolume plugins. It need not exist.
 	FlexVolumes string
 }
 

@@ -9,7 +9,7 @@ build_all() {
 
 # Inotify instances of a node and of the server: one more than were counted, see DESIGN.md.
 inotify_of_node=10
-inotify_of_server=12
+inotify_of_server=3
 
 # check_machine N fails early where something for N nodes is missing.
 check_machine() {
