@@ -1,27 +1,5 @@
 #!/bin/sh
-# Downloads Karve, checks its signature, and lets it install itself. Read it, and run it:
-#
-#   curl -fsSLO https://github.com/karve-k8s/karve/releases/latest/download/install.sh && sh install.sh
-#   sh install.sh --secure-port 443 --tls-san board.example   options of `karve server`
-#   KARVE_SECURE_PORT=443 sh install.sh                       the same as variables
-#   KARVE_BINARY=./karve sh install.sh                        without a network
-#   sh install.sh --with-node                                 the server, and this machine as its node;
-#                                                             what follows are options of a node
-#   KARVE_TOKEN=T sh install.sh node --server URL --ca-hash H this machine as a node of another server
-#   sh install.sh node                                        its kubelet in the server's version
-#   sh install.sh binary [DIRECTORY]                          only the programs: no service, no configuration
-#   sh install.sh unit [user]                                 only print the systemd unit
-#
-# The same command upgrades. `karve install --help` and `karve node install --help` say what happens once the
-# program is here. Do not pipe this script into a shell: if its download fails, `curl … | sh` succeeds.
-#
-# Variables of this script:
-#   KARVE_VERSION         a release, such as v1.37.2+karve.1 (default: the newest one)
-#   KARVE_DOWNLOAD_URL    a mirror: where SHA256SUMS, SHA256SUMS.minisig and the programs of a release are
-#   KARVE_BINARY          a file to install instead; it may end in .xz or .gz, and is checked
-#                         if a SHA256SUMS beside it names it
-#   KARVE_REQUIRE_SIGNATURE  yes: install nothing whose signature was not checked; no: accept what is not
-#                         signed, or cannot be checked. A wrong signature is always refused
+# Downloads Karve, checks its signature, and lets it install itself. Read it, and run it as usage says.
 #
 # - SHA256SUMS is signed, so its origin does not matter. If the machine has neither minisign nor OpenSSL 3 to
 #   check that, https must protect the download, and no redirect may lead from https to http, for which
@@ -32,6 +10,35 @@
 # - Everything is in functions, and the last line calls them: half a script does nothing.
 set -u
 umask 022
+
+# A shell that reads this script from a pipe has no file whose head it could print.
+usage() {
+	cat <<'END'
+Downloads Karve, checks its signature, and lets it install itself. Read it, and run it:
+
+  curl -fsSLO https://github.com/karve-k8s/karve/releases/latest/download/install.sh && sh install.sh
+  sh install.sh --secure-port 443 --tls-san board.example   options of `karve server`
+  KARVE_SECURE_PORT=443 sh install.sh                       the same as variables
+  KARVE_BINARY=./karve sh install.sh                        without a network
+  sh install.sh --with-node                                 the server, and this machine as its node;
+                                                            what follows are options of a node
+  KARVE_TOKEN=T sh install.sh node --server URL --ca-hash H this machine as a node of another server
+  sh install.sh node                                        its kubelet in the server's version
+  sh install.sh binary [DIRECTORY]                          only the programs: no service, no configuration
+  sh install.sh unit [user]                                 only print the systemd unit
+
+The same command upgrades. `karve install --help` and `karve node install --help` say what happens once the
+program is here. Do not pipe this script into a shell: if its download fails, `curl … | sh` succeeds.
+
+Variables of this script:
+  KARVE_VERSION         a release, such as v1.37.2+karve.1 (default: the newest one)
+  KARVE_DOWNLOAD_URL    a mirror: where SHA256SUMS, SHA256SUMS.minisig and the programs of a release are
+  KARVE_BINARY          a file to install instead; it may end in .xz or .gz, and is checked
+                        if a SHA256SUMS beside it names it
+  KARVE_REQUIRE_SIGNATURE  yes: install nothing whose signature was not checked; no: accept what is not
+                        signed, or cannot be checked. A wrong signature is always refused
+END
+}
 
 # The public keys of releases, with spaces between; the first is that of
 # release/release.pub. docs/release.md says how they change.
@@ -90,10 +97,14 @@ get() {
 	esac
 }
 
-download() { get "$1" "$2" || fail "$(shown "$1") could not be downloaded to $2 ($(free_space "$2"))"; }
+download() {
+	get "$1" "$2" 2>"$work/said" ||
+		fail "$(shown "$1") could not be downloaded: $(tail -n 1 "$work/said")$(little_space "$2"). Is there a network? KARVE_DOWNLOAD_URL names a mirror, KARVE_BINARY a file to install instead"
+}
 # shown URL prints it without the user and the password of a mirror.
 shown() { printf '%s\n' "$1" | sed 's,//[^/]*@,//,'; }
-free_space() { df -Pk "$(dirname "$1")" | awk 'END { print int($4 / 1024) " MB free on " $6 }'; }
+# little_space FILE says how much space is left for it, if that may be the reason.
+little_space() { df -Pk "$(dirname "$1")" | awk 'END { mb = int($4 / 1024); if (mb < 500) print " (" mb " MB free on " $6 ")" }'; }
 
 # verifier prints the program that can check signatures.
 verifier() {
@@ -246,7 +257,7 @@ obtain() {
 	*.xz) xz -dc <"$packed" >"$program" ;;
 	*.gz) gzip -dc <"$packed" >"$program" ;;
 	*) cat <"$packed" >"$program" ;;
-	esac || fail "$packed could not be unpacked to $bin_dir ($(free_space "$program"))"
+	esac || fail "$packed could not be unpacked to $bin_dir$(little_space "$program")"
 	chmod 0755 "$stage" "$program"
 	"$program" version >"$work/version" 2>&1 || fail "the new program does not run here: $(head -n 1 "$work/version")"
 	version=$(version_of "$program")
@@ -274,6 +285,9 @@ hand_over() {
 }
 
 main() {
+	for argument; do
+		case $argument in -h | --help) usage && return ;; esac
+	done
 	signed_version='' asked=${KARVE_VERSION:-} bin_dir=/usr/local/bin
 	case $asked in '' | v[0-9]*+karve.[0-9]*) ;; *) fail "KARVE_VERSION $asked: want a release, such as v1.37.2+karve.1" ;; esac
 	case ${KARVE_REQUIRE_SIGNATURE:-} in

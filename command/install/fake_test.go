@@ -204,3 +204,10 @@ func (m *machine) says(text string) {
 		m.t.Errorf("it does not say %q:\n%s", text, m.said.String())
 	}
 }
+
+func (m *machine) saysNot(text string) {
+	m.t.Helper()
+	if strings.Contains(m.said.String(), text) {
+		m.t.Errorf("it says %q:\n%s", text, m.said.String())
+	}
+}

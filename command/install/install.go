@@ -245,7 +245,10 @@ func (r *installation) secure(ctx context.Context, staged, temp string, same, in
 		r.Warn("an earlier upgrade was cut short. If this one fails, the version before both returns")
 	}
 	switch {
-	case same && !interrupted: // the same version converts nothing
+	case same && !interrupted:
+		if !r.config.external() && r.config.hasData() {
+			r.Say("this version is installed already, and converts nothing: no backup is made")
+		}
 		return nil
 	case r.config.external():
 		r.Warn("the datastore is an external one: back it up yourself. If the upgrade fails, only the program is restored: a release that does not know the column karve_lease needs its table as docs/datastore.md says under Whose table it is")
@@ -390,7 +393,7 @@ func (r *installation) whatNext(ctx context.Context) {
 	r.Say("%s is installed", r.Version)
 	if r.Service.Init == setup.None {
 		r.Say("this machine has neither systemd nor OpenRC. To run it: %s server --config %s", r.Program(), r.Config)
-		if !r.fresh {
+		if runs(r.config.dataDir) {
 			r.Say("a server that runs is still the old version: stop and start it")
 		}
 	} else {
@@ -401,13 +404,15 @@ func (r *installation) whatNext(ctx context.Context) {
 			r.Warn("the service ends when you log out, unless root runs: loginctl enable-linger %s", os.Getenv("USER"))
 		}
 	}
+	karve := "karve"
 	if !r.inPath() {
 		r.Say("%s is not in your PATH", r.BinDir)
+		karve = r.Program()
 	}
 	if !r.User && r.config.dataDir == "/var/lib/karve" {
-		r.Say("next, as root: karve kubectl get namespaces")
+		r.Say("next, as root: %s kubectl get namespaces", karve)
 	} else {
-		r.Say("next: KUBECONFIG=%s karve kubectl get namespaces", filepath.Join(r.config.dataDir, "admin.kubeconfig"))
+		r.Say("next: KUBECONFIG=%s %s kubectl get namespaces", filepath.Join(r.config.dataDir, "admin.kubeconfig"), karve)
 	}
 	r.Say("to remove it: %s", r.Uninstall)
 }

@@ -3,11 +3,13 @@ package install
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/setup"
 	"github.com/karve-k8s/karve/server/marker"
@@ -33,6 +35,7 @@ func TestInstallAndChangeOptions(t *testing.T) {
 	m.installs("v1", "--tls-san=", "--secure-port", "it's")
 	m.upright("v1", "v1")
 	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\n"+dir+schedule+"secure-port: 'it''s'\n")
+	m.says("no backup is made")
 	if exists(m.place.DataDir + ".before-upgrade") {
 		t.Error("a backup, although the same version converts nothing")
 	}
@@ -160,11 +163,7 @@ func TestOneInstallationAtATime(t *testing.T) {
 func (m *machine) uninstalls(purge bool) {
 	m.t.Helper()
 	m.said.Reset()
-	say := func(format string, args ...any) {
-		m.said.WriteString(strings.TrimSpace(format))
-		m.said.WriteString(" ")
-		m.sayArgs(args)
-	}
+	say := func(format string, args ...any) { fmt.Fprintf(&m.said, format+"\n", args...) }
 	r := &Remover{Place: m.place, Purge: purge, Say: say, Warn: say}
 	if err := r.Run(context.Background()); err != nil {
 		m.t.Fatal(err)
@@ -174,10 +173,53 @@ func (m *machine) uninstalls(purge bool) {
 	}
 }
 
-func (m *machine) sayArgs(args []any) {
-	for _, a := range args {
-		if s, ok := a.(string); ok {
-			m.said.WriteString(s + " ")
+// Without an init system, nobody but the user starts and stops a server.
+func TestWithoutAnInitSystem(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.place.Service.Init = setup.None
+	m.installs("v1")
+	next := "KUBECONFIG=" + m.place.DataDir + "/admin.kubeconfig " + m.place.Program() + " kubectl get namespaces" // it is not in PATH
+	m.says(next)
+	const old = "a server that runs is still the old version"
+	m.installs("v2")
+	m.saysNot(old)
+	m.uninstalls(false)
+	m.saysNot("is not stopped")
+
+	m.installs("v2")
+	if err := errors.Join(marker.Write(m.place.DataDir), os.Mkdir(filepath.Join(m.place.DataDir, "certs"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := directory.Acquire(m.place.DataDir) // as a server that runs
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.installs("v3")
+	m.says(old)
+	m.uninstalls(false)
+	m.says("is not stopped")
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who keeps the data is told how to delete them later, and the command deletes them.
+func TestUninstallSaysHowToDelete(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.installs("v1")
+	m.installs("v2")
+	m.uninstalls(false)
+	before := m.place.DataDir + ".before-upgrade"
+	command := "rm -r " + m.place.Config + " " + m.place.DataDir + " " + before
+	m.says(command)
+	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v, %s", command, err, out)
+	}
+	for _, path := range []string{m.place.Config, m.place.DataDir, before} {
+		if exists(path) {
+			t.Errorf("%s is still there", path)
 		}
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/setup"
 )
 
@@ -138,4 +140,10 @@ func (p *Place) unlinkKubectl() {
 // inPath reports whether users find the program without its directory.
 func (p *Place) inPath() bool {
 	return strings.Contains(string(filepath.ListSeparator)+os.Getenv("PATH")+string(filepath.ListSeparator), string(filepath.ListSeparator)+p.BinDir+string(filepath.ListSeparator))
+}
+
+// runs reports whether a server runs with these data.
+func runs(dataDir string) bool {
+	all, _ := servers.Running(dataDir)
+	return slices.ContainsFunc(all, func(s servers.Server) bool { return s.DataDir == dataDir || s.DataDir == real(dataDir) })
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/internal/shell"
 	"github.com/karve-k8s/karve/server/marker"
 )
 
@@ -59,7 +60,7 @@ func (r *Remover) Run(ctx context.Context) error {
 	if err := r.Service.Remove(ctx); err != nil {
 		return err
 	}
-	if r.Service.Init == setup.None {
+	if r.Service.Init == setup.None && runs(c.dataDir) {
 		r.Say("a running karve is not stopped: stop it yourself")
 	}
 	var left []string
@@ -86,6 +87,7 @@ func (r *Remover) Run(ctx context.Context) error {
 	}
 	if !r.Purge {
 		r.Say("Karve is removed; %s and %s are kept", c.dataDir, r.Config)
+		r.Say("to delete them: rm -r %s", strings.Join(r.kept(c), " "))
 		if len(left) > 0 {
 			r.Say("these are kept too, as the configuration may need them: %s", strings.Join(left, " "))
 		}
@@ -100,6 +102,17 @@ func (r *Remover) Run(ctx context.Context) error {
 		r.Warn("Karve is removed. These are kept, because Karve has not made them: %s", strings.Join(left, " "))
 	}
 	return nil
+}
+
+// kept are the arguments for rm that delete what a purge would: the configuration, and Karve's own directories.
+func (r *Remover) kept(c *config) []string {
+	all := []string{shell.Quoted(r.Config)}
+	for _, dir := range append(c.directories(), c.dataDir+".before-upgrade") {
+		if marker.Ours(dir) {
+			all = append(all, shell.Quoted(dir))
+		}
+	}
+	return all
 }
 
 // purge removes the data and the configuration, and returns what it has left.
