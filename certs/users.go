@@ -44,6 +44,8 @@ func (u User) Validate() error {
 	for _, g := range u.Groups {
 		if g == "" || strings.TrimSpace(g) != g || len(g) > 64 {
 			errs = append(errs, fmt.Errorf("--group %q: want a name of 1 to 64 characters without spaces around it", g))
+		} else if strings.Contains(g, ",") { // it would be one group, which no RBAC names
+			errs = append(errs, fmt.Errorf("--group %q: repeat --group for several groups: a name has no comma", g))
 		}
 	}
 	if u.Life < time.Minute {

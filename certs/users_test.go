@@ -81,6 +81,7 @@ func TestIssueUserRefuses(t *testing.T) {
 		"components":         {Name: "system:admin", Life: time.Hour},
 		"1 to 64 characters": {Name: strings.Repeat("x", 65), Life: time.Hour},
 		`--group ""`:         {Name: "jane", Groups: []string{""}, Life: time.Hour},
+		"repeat --group":     {Name: "jane", Groups: []string{"a,b"}, Life: time.Hour},
 		"--ttl 0s":           {Name: "jane"},
 		"--ttl -1h0m0s":      {Name: "jane", Life: -time.Hour},
 	} {
