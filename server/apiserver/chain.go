@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -295,6 +296,8 @@ func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []r
 	}
 	if s.config.Page != nil {
 		last.Handler.NonGoRestfulMux.UnlistedHandle(s.config.PagePath, s.config.Page)
+		// Temporary, because browsers remember the other kind for whatever runs at this port later.
+		last.Handler.NonGoRestfulMux.UnlistedHandle(strings.TrimSuffix(s.config.PagePath, "/"), http.RedirectHandler(s.config.PagePath, http.StatusTemporaryRedirect))
 	}
 	s.config.Loopback.Serve(openapi.WhenPrepared(s.prepared, last.Handler))
 	if s.early == nil {

@@ -25,12 +25,15 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/server/resourceconfig"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
@@ -289,8 +292,15 @@ func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) er
 	c.Certificates.ServingCert, c.Certificates.ServingKey = key, key
 	c.Certificates.FrontProxyCA, c.Certificates.ClientCA = key, key
 	c.Etcd.Endpoints = []string{"unix:///"}
-	_, err = complete(ctx, c)
-	return err
+	check := func(args []string) error {
+		c.Args = args
+		completed, err := complete(ctx, c)
+		if err == nil { // upstream looks at this only when it builds the server
+			_, err = resourceconfig.MergeAPIResourceConfigs(controlplane.DefaultAPIResourceConfigSource(), completed.APIEnablement.RuntimeConfig, legacyscheme.Scheme)
+		}
+		return err
+	}
+	return blame(check(c.Args), c.Args, check)
 }
 
 // temporaryFile creates a file with mode 0600 in dir, or else in the system's directory. remove deletes it.

@@ -14,6 +14,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+
+	"github.com/karve-k8s/karve/server/flags"
 )
 
 // UserFlag is an option of kube-apiserver that Karve has under the same name.
@@ -170,6 +172,44 @@ func CheckFile(flag, path string) error {
 		return fmt.Errorf("--%s %s: is a directory", flag, path)
 	}
 	return nil
+}
+
+// Find reports whether kube-apiserver has an option. If Karve sets it, instead says what to use in its place.
+func Find(name string) (found bool, instead string) {
+	return flags.Find(options.NewServerRunOptions().Flags(), ownedFlags, name)
+}
+
+// blame adds an option of args to each problem of err that names none of them: the one without which validate does not find
+// the problem.
+func blame(err error, args []string, validate func(args []string) error) error {
+	if err == nil || errors.Is(err, ErrFeatureGates) {
+		return err
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && errors.Join(joined.Unwrap()...).Error() == err.Error() {
+		var all []error
+		for _, problem := range joined.Unwrap() {
+			all = append(all, blame(problem, args, validate))
+		}
+		return errors.Join(all...)
+	}
+	names := make([]string, len(args))
+	for i, arg := range args {
+		names[i], _, _ = strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if strings.Contains(err.Error(), names[i]) {
+			return err
+		}
+	}
+	for i, name := range names {
+		found := validate(slices.Delete(slices.Clone(args), i, i+1))
+		if errors.Is(found, ErrOtherGates) || found != nil && strings.Contains(found.Error(), err.Error()) {
+			continue
+		}
+		if name == "watch-cache-sizes" {
+			err = fmt.Errorf("%w: want RESOURCE#SIZE, such as pods#500", err)
+		}
+		return fmt.Errorf("--kube-apiserver-arg: %s: %w", name, err)
+	}
+	return err
 }
 
 // UserFlags describes the kube-apiserver options that the command line has under the same

@@ -67,6 +67,15 @@ type Upstream struct {
 	podsChosen bool // the range of Pod addresses is a default, and not the user's
 }
 
+// Find reports whether kube-controller-manager has an option. If Karve sets it, instead says what to use in its place.
+func Find(name string) (found bool, instead string) {
+	o, err := options.NewKubeControllerManagerOptions()
+	if err != nil { // Parse reports it
+		return false, ""
+	}
+	return flags.Find(o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()), ownedFlags, name)
+}
+
 // Parse returns the options that the settings describe. Its error joins every problem, and
 // names the option that the user wrote.
 func Parse(s Settings) (*Upstream, error) {

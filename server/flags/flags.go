@@ -49,6 +49,14 @@ func Apply(component, option string, sets cliflag.NamedFlagSets, owned map[strin
 	return errors.Join(errs...)
 }
 
+// Find reports whether sets have a flag. If it is one of owned, instead is what to use in its place.
+func Find(sets cliflag.NamedFlagSets, owned map[string]string, name string) (found bool, instead string) {
+	for _, set := range sets.FlagSets {
+		found = found || set.Lookup(name) != nil
+	}
+	return found, owned[name]
+}
+
 // cause strips pflag's own sentence, which repeats name and value.
 func cause(err error) error {
 	var invalid *pflag.InvalidValueError
@@ -74,7 +82,7 @@ func Nearest(word string, names []string) string {
 		return near
 	}
 	for _, name := range slices.Sorted(slices.Values(names)) { // an abbreviation is not a spelling mistake
-		if len(word) >= 4 && (strings.Contains(name, word) || strings.Contains(word, name)) {
+		if min(len(word), len(name)) >= 4 && (strings.Contains(name, word) || strings.Contains(word, name)) {
 			return name
 		}
 	}

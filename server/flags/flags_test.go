@@ -95,6 +95,7 @@ func TestNearest(t *testing.T) {
 		"feature-gate":    "feature-gates",
 		"audit-polcy-fil": "audit-policy-file",
 		"x":               "",
+		"cloud-provider":  "", // v is in it
 		"nothing-like-it": "",
 		"":                "",
 	} {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 
@@ -35,6 +37,11 @@ type Upstream struct {
 // option is the option that has kube-scheduler's.
 const option = "kube-scheduler-arg"
 
+// Find reports whether kube-scheduler has an option. If Karve sets it, instead says what to use in its place.
+func Find(name string) (found bool, instead string) {
+	return flags.Find(*options.NewOptions().Flags, ownedFlags, name)
+}
+
 // Parse returns the options that args, NAME=VALUE, describe. Its error joins every problem. shared
 // says that other servers can use the datastore. Then one of them runs the scheduler, unless args or
 // the scheduler's configuration file say otherwise.
@@ -64,6 +71,27 @@ func (u *Upstream) Validate() error {
 	}
 	if errs := u.Options.Validate(); len(errs) > 0 {
 		return fmt.Errorf("--"+option+": %w", errors.Join(errs...))
+	}
+	if err := checkFile(u.ConfigFile); err != nil {
+		return fmt.Errorf("--%s config=%s: %w", option, u.ConfigFile, err)
+	}
+	return nil
+}
+
+// checkFile reads a configuration file as the start does later.
+func checkFile(file string) error {
+	if file == "" {
+		return nil
+	}
+	config, err := options.LoadConfigFromFile(klog.Background(), file)
+	if err != nil {
+		return err
+	}
+	// Upstream reads this kubeconfig, which is then not used.
+	if name := config.ClientConnection.Kubeconfig; name != "" {
+		if _, err := clientcmd.LoadFromFile(name); err != nil {
+			return fmt.Errorf("clientConnection.kubeconfig: %w: remove the field, because the API server is this process", err)
+		}
 	}
 	return nil
 }
