@@ -85,8 +85,12 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 			return fmt.Errorf("--%s: %w", apiserver.EncryptionOption, err)
 		}
 	}
+	encrypted := false
 	if !s.NoSecretsEncryption && !s.location.InMemory() {
-		server.NewEncryption = apiserver.NewEncryption
+		server.NewEncryption = func() ([]byte, error) {
+			encrypted = true
+			return apiserver.NewEncryption()
+		}
 	}
 	cluster := membership.Cluster{KV: kv, Alone: s.ownsStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), Ways: apiserver.Ways}
 	done, err := cluster.Join(ctx, server)
@@ -112,6 +116,9 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 		if err := checkEncryptionFile(ctx, cluster, certs.EncryptionFile(server.Certs.Dir)); err != nil {
 			return err
 		}
+	}
+	if done.Recorded && encrypted {
+		s.Log.Infof("this cluster stores Secrets encrypted. The key is in %s: a backup of karve has it, and a copy of the database alone cannot be read without it", certs.EncryptionFile(server.Certs.Dir))
 	}
 	if done.Recorded && !s.ownsStorage() {
 		return s.logFingerprints(server.Certs.Dir)
@@ -162,7 +169,7 @@ func (s *controlPlane) clusterEncryption() (file string, err error) {
 	} else if err != nil {
 		return "", err
 	}
-	s.Log.Infof("encrypting stored objects as the cluster does: its configuration is in %s", file)
+	s.Log.Debugf("encrypting stored objects as %s says", file)
 	return file, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,6 +16,23 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server"
 )
+
+// The first start says where the key of Secrets is, and later ones do not repeat it.
+func TestFirstStartNamesTheKeyOfSecrets(t *testing.T) {
+	dir := t.TempDir()
+	file := certs.EncryptionFile(filepath.Join(dir, "certs"))
+	for start, want := range []bool{true, false} {
+		c, err := launch(dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.cancel()
+		<-c.done
+		if got := strings.Contains(c.log.String(), "Secrets encrypted") && strings.Contains(c.log.String(), file); got != want {
+			t.Errorf("start %d: the log names %s: %v, want %v\n%s", start+1, file, got, want, c.log)
+		}
+	}
+}
 
 // A server uses the configuration that it has fetched from its cluster in every start: also when it
 // is started with its built-in datastore, and not as one of a cluster.
