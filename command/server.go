@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,11 +16,15 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/shell"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 // serverCommand is `karve server`.
@@ -29,7 +34,8 @@ func serverCommand() *cli.Command {
 		Usage: "run a control plane until it is stopped",
 		Description: `Give an option as --name VALUE, in a variable KARVE_NAME, or as name: value in the
 file of --config. The first of these that is set counts. A variable that is nearly
-the name of an option is an error.`,
+the name of an option is an error. A variable has one value: give several, such as of
+--kube-apiserver-arg, on the command line or in the file.`,
 		Flags: options.Server(),
 		Action: func(c *cli.Context) error {
 			if slices.Equal(c.StringSlice("upstream"), []string{"list"}) {
@@ -55,7 +61,11 @@ the name of an option is an error.`,
 					end()
 				}()
 			}
-			return ownership.Explain(server.Run(ctx, config), config.DataDir)
+			err = server.Run(ctx, config)
+			if stop := (stopSignal{}); err == nil && errors.As(context.Cause(c.Context), &stop) && stop.Signal == os.Interrupt { // somebody is there
+				leave(c.App.Writer, config)
+			}
+			return ownership.Explain(err, config.DataDir)
 		},
 	}
 }
@@ -75,8 +85,32 @@ func greet(w io.Writer, info server.Info) {
 	if _, err := exec.LookPath(client); err != nil {
 		client = "karve kubectl"
 	}
-	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nNext:\n  %s; %s get namespaces\n",
-		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.SetVariable(runtime.GOOS, "KUBECONFIG", info.Kubeconfig), client)
+	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nPage: %s\nNext:\n  %s; %s get namespaces\n",
+		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.Page(info.PageURL), output.SetVariable(runtime.GOOS, "KUBECONFIG", info.Kubeconfig), client)
+}
+
+// leave prints what stays of a server that has stopped, and how to delete it if Karve alone has it.
+func leave(w io.Writer, config server.Config) {
+	dir := datadir.Absolute(config.DataDir)
+	at, err := location.Parse(config.DatastoreEndpoint, config.Durability)
+	if err != nil { // it has been started with it
+		return
+	}
+	store, _ := at.DirOnDisk(dir)
+	what := "the cluster stays in " + dir
+	switch {
+	case at.InMemory():
+		what = "its objects were in memory, and its certificates stay in " + dir
+	case !at.BuiltIn():
+		what = fmt.Sprintf("the cluster stays in %s, and its certificates in %s", at, dir)
+	case store != dir:
+		what = fmt.Sprintf("the cluster stays in %s, and its certificates in %s", store, dir)
+	}
+	fmt.Fprintln(w, "karve has stopped; "+output.Printable(what))
+	// Other files than Karve's may be in a directory without the mark, and other servers use a datastore elsewhere.
+	if _, err := os.Lstat(filepath.Join(dir, marker.File)); err == nil && (store == dir || at.InMemory()) {
+		fmt.Fprintln(w, "To delete it: rm -r "+shell.Quoted(dir))
+	}
 }
 
 // showProgress makes a server with that configuration log its progress until done is called.

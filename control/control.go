@@ -65,6 +65,9 @@ type Tunnel struct {
 // ManifestsPath asks for the files of manifests (GET): a Manifests, in JSON.
 const ManifestsPath = "/manifests"
 
+// PagePath asks where the page for people is (GET): its URL, in JSON.
+const PagePath = "/page"
+
 // Manifests is the state of the directory of manifests.
 type Manifests struct {
 	Dir     string     `json:"directory"`
@@ -208,6 +211,11 @@ func (c *Client) Tunnels(ctx context.Context) ([]Tunnel, error) {
 func (c *Client) Manifests(ctx context.Context) (*Manifests, error) {
 	out := &Manifests{}
 	return out, c.read(ctx, ManifestsPath, out)
+}
+
+// Page returns the URL of the page for people. The error is [ErrUnknown] if the server is of a release that had none.
+func (c *Client) Page(ctx context.Context) (at string, err error) {
+	return at, c.read(ctx, PagePath, &at)
 }
 
 // read decodes the answer to a request.

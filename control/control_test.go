@@ -62,6 +62,19 @@ func TestSnapshotAndResetAsk(t *testing.T) {
 	}
 }
 
+func TestPageAsks(t *testing.T) {
+	c := client(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != PagePath {
+			http.NotFound(w, r)
+			return
+		}
+		io.WriteString(w, `"http://127.0.0.1:8080/karve/"`)
+	}))
+	if at, err := c.Page(t.Context()); err != nil || at != "http://127.0.0.1:8080/karve/" {
+		t.Errorf("got %q, %v", at, err)
+	}
+}
+
 func TestManifestsAsk(t *testing.T) {
 	c := client(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != ManifestsPath {

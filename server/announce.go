@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/page"
 	"github.com/karve-k8s/karve/server/ports"
 )
 
@@ -65,11 +67,19 @@ func (s *controlPlane) info() Info {
 		URL: s.claim.url(), EtcdURL: s.etcdURL(), Kubeconfig: s.certificates.KubeconfigPath(),
 		Took: time.Since(s.began), Slowest: s.trace.Slowest(slowest),
 	}
-	if s.claim.insecure != nil {
-		info.InsecureURL = "http://" + ports.Local(s.claim.insecure)
-	}
+	info.InsecureURL, info.PageURL = s.insecureURL(), s.pageURL()
 	return info
 }
+
+// insecureURL is the URL of the insecure listener; empty if there is none.
+func (s *controlPlane) insecureURL() string {
+	if s.claim.insecure == nil {
+		return ""
+	}
+	return "http://" + ports.Local(s.claim.insecure)
+}
+
+func (s *controlPlane) pageURL() string { return cmp.Or(s.insecureURL(), s.claim.url()) + page.Path }
 
 // makeRoom gives the first requests room to allocate.
 func (s *controlPlane) makeRoom(context.Context) {

@@ -3,6 +3,8 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -246,6 +248,8 @@ type Info struct {
 	// InsecureURL is the URL of the insecure listener; empty if there is none. A client in this
 	// process needs the dialer [insecure.Dial].
 	InsecureURL string
+	// PageURL is the URL of the page for people: at the insecure listener, if there is one.
+	PageURL string
 	// EtcdURL is the URL of the etcd API (--etcd-listen); empty if it has only its socket.
 	EtcdURL string
 	// Kubeconfig is the path of the admin's kubeconfig.
@@ -264,6 +268,14 @@ type Progress struct {
 	// "reading the database: 40%"; empty if it has reported nothing.
 	For   time.Duration
 	Doing string
+}
+
+// NoDataDir returns the error for an empty DataDir.
+func NoDataDir() error {
+	if _, err := os.UserHomeDir(); err != nil {
+		return fmt.Errorf("--data-dir has no default, because %w: name a directory", err)
+	}
+	return errors.New("--data-dir: needs a directory")
 }
 
 // completed is a Config whose defaults are filled in. complete makes it.

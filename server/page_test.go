@@ -38,6 +38,9 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page does not have %q:\n%s", want, text)
 		}
 	}
+	if code, text := get(t, httpClient(t, c.admin), c.URL+strings.TrimSuffix(page.Path, "/")); code != http.StatusOK || !strings.Contains(text, "<title>Ready") {
+		t.Errorf("without the slash: got %d: %s", code, text)
+	}
 	answer, err := httpClient(t, c.admin).Head(c.URL + page.Path)
 	fatal(t, err)
 	answer.Body.Close()

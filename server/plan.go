@@ -95,7 +95,7 @@ const (
 func (c completed) parse() *draft {
 	d := &draft{plan: plan{completed: c}}
 	if c.DataDir == "" {
-		d.addf("--data-dir: needs a directory")
+		d.add(NoDataDir())
 	}
 	if info, err := os.Stat(c.BackupDir); err == nil && !info.IsDir() { // one that is missing may be on a disk that comes later
 		d.addf("--backup-dir %s: is not a directory", c.BackupDir)

@@ -45,6 +45,7 @@ type ServerStatus struct {
 	ServerState
 	Tunnels    []control.Tunnel   `json:"tunnels,omitempty"`   // through SSH to nodes
 	Manifests  *control.Manifests `json:"manifests,omitempty"` // nil if there are none
+	Page       string             `json:"page,omitempty"`      // the URL of the page for people
 	Datastore  *sqlitefile.Info   `json:"datastore,omitempty"`
 	Elsewhere  string             `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
 	LastBackup *backup.Record     `json:"lastBackup"`                   // null: never
@@ -157,6 +158,7 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 	}
 	if s.State != stateStopped {
 		s.Tunnels = asked(ctx, dir, (*control.Client).Tunnels)
+		s.Page = asked(ctx, dir, (*control.Client).Page)
 		if all := asked(ctx, dir, (*control.Client).Manifests); all != nil && (all.Problem != "" || len(all.Files) > 0) {
 			s.Manifests = all
 		}
@@ -326,6 +328,9 @@ func (s *ServerStatus) serverTable(w io.Writer, in paint) {
 	}
 	if len(s.Listening) > 0 {
 		line("listening on", "%s", strings.Join(s.Listening, ", "))
+	}
+	if s.Page != "" {
+		line("page", "%s", output.Page(s.Page))
 	}
 	if s.Version != "" {
 		line("version", "%s", output.Printable(s.Version))

@@ -149,7 +149,7 @@ type process struct {
 }
 
 // readyText is what `karve server` prints when it is ready: the next command is on a line of its own.
-var readyText = regexp.MustCompile(`^karve is ready after \S+ \([A-Za-z ]+ \d[^)]*\) at (https://\S+)(?: and (http://\S+))?\nNext:\n  export KUBECONFIG=(\S+); (?:karve )?kubectl get namespaces\n$`)
+var readyText = regexp.MustCompile(`^karve is ready after \S+ \([A-Za-z ]+ \d[^)]*\) at (https://\S+)(?: and (http://\S+))?\nPage: .*\nNext:\n  export KUBECONFIG=(\S+); (?:karve )?kubectl get namespaces\n$`)
 
 // launch starts `karve server` on free ports with the data directory dir, and
 // does not wait for it. At the end of the test it is stopped, and must then

@@ -78,6 +78,39 @@ func TestStopDuringStart(t *testing.T) {
 	p.kubectl("create", "configmap", "afterwards")
 }
 
+// Ctrl-C says where the cluster stays, and how to delete it if it is in a directory that has nothing else. Services get SIGTERM.
+func TestInterruptSaysWhatStays(t *testing.T) {
+	parallel(t)
+	dir, mine := filepath.Join(t.TempDir(), "data"), t.TempDir()
+	if err := os.WriteFile(filepath.Join(mine, "thesis.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		dir, endpoint, want string
+		signal              os.Signal
+	}{
+		{dir, "", "karve has stopped; the cluster stays in " + dir + "\nTo delete it: rm -r " + dir + "\n", os.Interrupt},
+		{dir, "", "", syscall.SIGTERM},
+		{mine, "memory://", "karve has stopped; its objects were in memory, and its certificates stay in " + mine + "\n", os.Interrupt},
+		{mine, "sqlite://" + dir, "karve has stopped; the cluster stays in " + dir + ", and its certificates in " + mine + "\n", os.Interrupt},
+		{mine, "postgres://jane:secret@127.0.0.1:1/db", "the cluster stays in postgres://", os.Interrupt},
+	} {
+		p := launch(t, tc.dir, append(bare, "--log-level=debug", "--datastore-endpoint="+tc.endpoint)...)
+		p.poll("the start of the datastore", func() error {
+			if !strings.Contains(p.stderr.String(), "starting the datastore") {
+				return errors.New("it has not begun")
+			}
+			return nil
+		})
+		p.signal(tc.signal)
+		p.wantCleanEnd(stopLimit)
+		_, got, _ := strings.Cut("\n"+p.stdout.String(), "\nkarve has stopped; ")
+		if want := strings.TrimPrefix(tc.want, "karve has stopped; "); got != want && (want == "" || !strings.HasPrefix(want, "the cluster stays in postgres://") || !strings.HasPrefix(got, want)) || strings.Contains(got, "secret") {
+			t.Errorf("%s, %q: got %q, want %q", tc.dir, tc.endpoint, got, tc.want)
+		}
+	}
+}
+
 // TestSecondSignal does not wait for a stop that takes long. What comes within a second of the first signal is the same act.
 func TestSecondSignal(t *testing.T) {
 	long(t)

@@ -46,6 +46,9 @@ func TestStatus(t *testing.T) {
 	if s.Since == nil || s.Since.Before(began.Add(-5*time.Second)) || s.Since.After(time.Now().Add(5*time.Second)) {
 		t.Errorf("since: got %v, want about %v", s.Since, began)
 	}
+	if s.Page != p.insecure+"/karve/" || !strings.Contains(p.stdout.String(), "\nPage: "+s.Page+"\n") {
+		t.Errorf("page: got %q, want that of %s, as the server said: %s", s.Page, p.insecure, p.stdout.String())
+	}
 	if s.Certificate == nil || s.Certificate.DaysLeft < 300 || s.Certificate.DaysLeft > 366 {
 		t.Errorf("certificate: got %+v, want about a year left", s.Certificate)
 	}
@@ -73,7 +76,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("last backup: got %+v, want that of now to %s", b, file)
 	}
 	table := karve(t, "status", "--data-dir", dir)
-	for _, want := range []string{"state ", " ready\n", p.url, "days left", "limit 200.0 Mi", file} {
+	for _, want := range []string{"state ", " ready\n", p.url, p.insecure + "/karve/\n", "days left", "limit 200.0 Mi", file} {
 		if !strings.Contains(table, want) {
 			t.Errorf("karve status: got\n%swant %q in it", table, want)
 		}
@@ -84,7 +87,7 @@ func TestStatus(t *testing.T) {
 
 	p.stop()
 	s = status(t, dir, exitStopped)
-	if s.State != "stopped" || s.PID != 0 || s.URL != "" || s.Datastore == nil || s.Certificate == nil {
+	if s.State != "stopped" || s.PID != 0 || s.URL != "" || s.Page != "" || s.Datastore == nil || s.Certificate == nil {
 		t.Errorf("got %+v, want a stopped server with a datastore and certificates", s)
 	}
 	got := finish(t, command(t, "karve", "status", "--data-dir", dir))

@@ -33,7 +33,9 @@ type Options struct {
 	Files []string
 	// Manifests returns the state of the manifests. Nil: there are none.
 	Manifests func() control.Manifests
-	Log       *logrus.Logger
+	// Page returns the URL of the page for people.
+	Page func() string
+	Log  *logrus.Logger
 	// Connect is called when the part starts.
 	Connect func() Connection
 }
@@ -92,22 +94,28 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	}
 	server.handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
 	server.handle("POST "+control.ResetPath, c.whenReady(c.reset))
-	server.handle("GET "+control.TunnelsPath, func(w http.ResponseWriter, _ *http.Request) error {
+	answer := func(path string, with func() any) {
+		server.handle("GET "+path, func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(with())
+		})
+	}
+	answer(control.TunnelsPath, func() any {
 		all := []control.Tunnel{}
 		if c.Tunnels != nil {
 			all = c.Tunnels()
 		}
-		w.Header().Set("Content-Type", "application/json")
-		return json.NewEncoder(w).Encode(all)
+		return all
 	})
-	server.handle("GET "+control.ManifestsPath, func(w http.ResponseWriter, _ *http.Request) error {
-		var all control.Manifests
-		if c.Manifests != nil {
-			all = c.Manifests()
+	answer(control.ManifestsPath, func() any {
+		if c.Manifests == nil {
+			return control.Manifests{}
 		}
-		w.Header().Set("Content-Type", "application/json")
-		return json.NewEncoder(w).Encode(all)
+		return c.Manifests()
 	})
+	if c.Page != nil {
+		answer(control.PagePath, func() any { return c.Page() })
+	}
 	questions := DatastoreHandler(c.Engine)
 	server.handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {
 		questions.ServeHTTP(w, r)
