@@ -6,6 +6,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/ownership"
 )
 
 // runDir creates a temporary directory for a cluster, whose CA keys are in it. It first removes the
@@ -14,5 +15,9 @@ func runDir() (*directory.TempDir, error) {
 	if err := options.CheckListed(os.TempDir()); err != nil {
 		return nil, fmt.Errorf("the temporary directory (TMPDIR): %w", err)
 	}
-	return directory.NewPrivate("karve-run-")
+	temp, err := directory.NewPrivate("karve-run-")
+	if err != nil {
+		return nil, ownership.ExplainTemp(err)
+	}
+	return temp, nil
 }

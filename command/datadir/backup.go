@@ -252,7 +252,7 @@ func verifyBackup(c *cli.Context) error {
 		}
 		scratch, err := directory.NewTempDir(os.TempDir())
 		if err != nil {
-			return err
+			return ownership.ExplainTemp(err)
 		}
 		defer scratch.Remove()
 		err = snapshot.WithSource(file, open, func(s *snapshot.Snapshot) error {

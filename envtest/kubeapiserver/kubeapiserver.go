@@ -22,6 +22,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/controllers"
 	"github.com/karve-k8s/karve/server/lifecycle"
@@ -252,7 +253,7 @@ type controlling struct {
 func makeIdentities(flags *apiserver.Upstream) (_ *controlling, err error) {
 	c := &controlling{}
 	if c.temp, err = directory.NewPrivate("karve-kube-apiserver-"); err != nil { // removes what a killed suite has left
-		return nil, err
+		return nil, ownership.ExplainTemp(err)
 	}
 	defer func() {
 		if err != nil {

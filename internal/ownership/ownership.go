@@ -147,6 +147,11 @@ func Give(file, dir string) error {
 	return Lend(f, owner)
 }
 
+// ExplainTemp says in an error of making a file or directory in [os.TempDir] what decides where that is.
+func ExplainTemp(err error) error {
+	return fmt.Errorf("%w: temporary files need a directory that exists and can be written: TMPDIR names it", err)
+}
+
 // Explain adds to an error about permissions which files of dir belong to another user than
 // dir itself, and the remedy. It returns other errors unchanged.
 func Explain(err error, dir string) error {
