@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/server/flags"
@@ -45,7 +46,7 @@ func prepare(app *cli.App, args []string) {
 	}
 	app.Action = func(c *cli.Context) error {
 		if c.Args().Present() {
-			return noCommand("karve", c.Args().First(), root.Subcommands)
+			return noRootCommand(c.Args().Slice(), root.Subcommands)
 		}
 		writeRootHelp(c.App.Writer, root.Subcommands)
 		return nil
@@ -71,12 +72,20 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 		command.Flags = append(command.Flags, &cli.BoolFlag{Name: "all", Usage: "with --help: show all options"})
 	}
 	known := command.Flags
-	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+	command.OnUsageError = func(c *cli.Context, err error, _ bool) error {
 		// An option after a command that does not exist is parsed as one of the command above.
 		if at := len(strings.Fields(name)); len(command.Subcommands) > 0 && len(args) > at && !strings.HasPrefix(args[at], "-") {
 			return noCommand(name, args[at], command.Subcommands)
 		}
-		return options.ExplainMistake(err, name, known)
+		problem := options.ExplainMistake(err, name, known)
+		if !options.Collects(command) {
+			return problem
+		}
+		rest, ok := options.Without(err, args, command)
+		if !ok {
+			return problem
+		}
+		return run(options.Mistaken(c.Context, problem), rest, c.App.Writer, c.App.ErrWriter)
 	}
 	command.BashComplete = completeWith(command, args)
 
@@ -93,13 +102,15 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 		if err := options.CheckValues(c); err != nil {
 			return err
 		}
-		if len(command.Subcommands) == 0 && command.ArgsUsage == "" && !slices.Contains(readsArguments, command.Name) && c.Args().Present() {
+		if len(command.Subcommands) == 0 && command.ArgsUsage == "" && !options.Collects(command) && c.Args().Present() {
 			return fmt.Errorf("%s takes options only, got %q", name, token.Shown(c.Args().First()))
 		}
-		if before == nil {
-			return nil
+		if before != nil {
+			if err := before(c); err != nil {
+				return err
+			}
 		}
-		return before(c)
+		return options.CheckDataDir(c)
 	}
 	if len(command.Subcommands) > 0 {
 		command.Action = func(c *cli.Context) error {
@@ -112,10 +123,6 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 	}
 }
 
-// readsArguments are the commands that report arguments together with everything else that is
-// wrong.
-var readsArguments = []string{"server", "check"}
-
 // noCommand is the error for a command that does not exist, with the nearest that does.
 func noCommand(above, name string, commands []*cli.Command) error {
 	var names []string
@@ -127,6 +134,33 @@ func noCommand(above, name string, commands []*cli.Command) error {
 		return fmt.Errorf("there is no command %q; did you mean %s %s?", above+" "+name, above, near)
 	}
 	return fmt.Errorf("there is no command %q (see %s --help)", above+" "+name, above)
+}
+
+// otherwise are commands of similar programs, and what to do in their place.
+var otherwise = map[string]string{
+	"start":          "karve server starts a cluster",
+	"up":             "karve server starts a cluster",
+	"init":           "karve server starts a cluster",
+	"create cluster": "karve server starts a cluster, and karve run -- COMMAND one for a command",
+	"stop":           "Ctrl-C ends karve server, and systemctl stop karve the service",
+	"down":           "Ctrl-C ends karve server, and systemctl stop karve the service",
+	"restart":        "end karve server with Ctrl-C and start it again; of the service: systemctl restart karve",
+	"delete cluster": "stop the server, and remove its data directory, which karve status names",
+	"agent":          "karve node join makes this machine a node",
+	"join":           "karve node join makes this machine a node",
+}
+
+// noRootCommand is the error for a command that karve itself does not have. It may be one of kubectl's, or of a similar program.
+func noRootCommand(args []string, commands []*cli.Command) error {
+	for _, words := range []int{min(2, len(args)), 1} {
+		if hint := otherwise[strings.Join(args[:words], " ")]; hint != "" {
+			return fmt.Errorf("there is no command %q: %s", "karve "+strings.Join(args[:words], " "), hint)
+		}
+	}
+	if kubectl.Has(args[0]) {
+		return fmt.Errorf("there is no command %q; did you mean karve kubectl %s?", "karve "+args[0], args[0])
+	}
+	return noCommand("karve", args[0], commands)
 }
 
 // explainRoot is the error for a wrong option before the command. Most often it is one of a

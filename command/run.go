@@ -56,7 +56,8 @@ immediately, as kill -9 does: the next karve run then removes the temporary dire
 				return runWithCluster(c, c.Args().Slice(), false)
 			}
 			if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stderr.Fd())) { // as shells decide whether they are interactive
-				return errors.New("there is no command to run: want karve run -- COMMAND, or a terminal for a shell")
+				_, err := options.ReadFrom(c, "", io.Discard)
+				return errors.Join(err, errors.New("there is no command to run: want karve run -- COMMAND, or a terminal for a shell"))
 			}
 			return runWithCluster(c, []string{userShell()}, true)
 		},

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,7 +64,18 @@ func TestBadInput(t *testing.T) {
 		{"settling before it is up", []string{"--settle-after=-1s"}, []string{`--settle-after -1s…0 or more`}},
 		{"time", []string{"--start-timeout=soon"}, []string{`--start-timeout "soon"`}},
 		{"option", []string{"--service-clustr-ip-range=10.0.0.0/24"}, []string{"--service-clustr-ip-range…did you mean --service-cluster-ip-range?"}},
-		{"option of upstream's", []string{"--etcd-compaction-interval=1m"}, []string{"--etcd-compaction-interval…--kube-apiserver-arg"}},
+		{"option of upstream's", []string{"--etcd-compaction-interval=1m"}, []string{"--etcd-compaction-interval; pass it…by --kube-apiserver-arg etcd-compaction-interval=…"}},
+		{"option of two of upstream's", []string{"--leader-elect"}, []string{"--leader-elect…by --kube-controller-manager-arg or --kube-scheduler-arg leader-elect="}},
+		{"option that Karve sets", []string{"--etcd-servers=http://127.0.0.1:2379"}, []string{"--etcd-servers; use --datastore-endpoint"}},
+		{"option of another program", []string{"--disable-agent"}, []string{"there is no option --disable-agent; see karve server --help"}},
+		{"option in another option", []string{"--kube-apiserver-arg=cloud-provider=x"}, []string{`--kube-apiserver-arg: kube-apiserver has no flag "cloud-provider"`}},
+		{"upstream's without a name", []string{"--kube-apiserver-arg=event-ttl=1h", "--kube-apiserver-arg=watch-cache-sizes=pods"},
+			[]string{"--kube-apiserver-arg: watch-cache-sizes: …pods: want RESOURCE#SIZE, such as pods#500"}},
+		{"API version", []string{"--runtime-config=batch/v2alpha1=true"}, []string{"--kube-apiserver-arg: runtime-config: …batch/v2alpha1"}},
+		{"words and values that cannot be read", []string{"--secure-port=1", "--secure-port", "abc", "--start-timeout=soon", "--scure-port", "3", "--insecure-any-user=perhaps", "--cluster-cidr=nope", "--insecure-port"},
+			[]string{`--secure-port "abc": want a number`, `--start-timeout "soon"`, "--scure-port; did you mean --secure-port?", `--insecure-any-user "perhaps"`, "--cluster-cidr nope", "--insecure-port needs a number"}},
+		{"not expanded", []string{"--data-dir=~/karve"}, []string{`--data-dir "~/karve"…whole path`}},
+		{"variable of a shell", []string{"--audit-log-path=$HOME/audit.log"}, []string{`--audit-log-path "$HOME/audit.log"…whole path`}},
 		{"argument", []string{"now"}, []string{`"now"`}},
 		{"configuration file", []string{"--config=/nowhere.yaml"}, []string{"--config…/nowhere.yaml"}},
 		{"a few Service addresses", []string{"--service-cluster-ip-range=10.0.0.0/30"}, []string{"--service-cluster-ip-range 10.0.0.0/30…8 addresses…/29"}},
@@ -111,6 +123,12 @@ func TestConfigFile(t *testing.T) {
 	}{
 		{"unknown keys", "secure-prt: 1\nquite-something-else: 2\n", []string{`line 1…"secure-prt"…did you mean "secure-port"?`, `line 2…"quite-something-else"`}},
 		{"wrong values", "start-timeout: soon\nlog-level: loud\ncluster-cidr: nope\n", []string{`line 1…start-timeout…"soon"`, "--log-level…loud", "--cluster-cidr…nope"}},
+		{"null", "cluster-cidr: null\nkube-apiserver-arg:\nlog-level: 'null'\nno-controllers:\ntls-san: [a, null]\n",
+			[]string{`--log-level="null"`, "line 4: no-controllers: want true or false", "line 5: tls-san…empty"}},
+		{"paths for a shell", "data-dir: ~\nbackup-dir: ~/karve\nmanifests-dir: ${HOME}/karve\nstart-timeout: soon\n",
+			[]string{"line 1: data-dir: ~ is null", `line 2: backup-dir: "~/karve"`, `line 3: manifests-dir: "${HOME}/karve"`, "line 4…start-timeout"}},
+		{"anchors", "tls-san: &names [a]\nsocket-group: *names\n", []string{"line 2: socket-group…*names…anchors are not supported"}},
+		{"option that Karve sets", "etcd-servers: x\n", []string{`line 1…"etcd-servers"; use --datastore-endpoint`}},
 		{"twice", "log-level: info\nlog-level: debug\n", []string{"line 2…log-level…twice"}},
 		{"names another", "config: other.yaml\n", []string{"line 1…configuration file cannot name another"}},
 		{"a map", "tls-san: {a: b}\n", []string{"line 1…tls-san"}},
@@ -123,7 +141,7 @@ func TestConfigFile(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			path := write(t, "config.yaml", tc.text)
 			for i, want := range tc.want {
-				if !strings.HasPrefix(want, "--") {
+				if strings.HasPrefix(want, "line ") || want == "want name: value" || want == "yaml" {
 					tc.want[i] = "--config " + path + "…" + want
 				}
 			}
@@ -131,7 +149,15 @@ func TestConfigFile(t *testing.T) {
 		})
 	}
 	t.Run("variable", func(t *testing.T) {
-		wantProblems(t, serverWith(t, []string{"KARVE_SECURE_PORT=https"}), `"https"…KARVE_SECURE_PORT`)
+		wantProblems(t, serverWith(t, []string{"KARVE_SECURE_PORT=https"}), `KARVE_SECURE_PORT="https"`)
+	})
+	t.Run("variables", func(t *testing.T) {
+		wantProblems(t, serverWith(t, []string{"KARVE_SECURE_PORT=https", "KARVE_DISABLE_SCHEDULER=perhaps", "KARVE_TLSSAN=x", "KARVE_CLUSTER_CIDR=nope", "GOMEMLIMIT=50MiB"}),
+			`KARVE_SECURE_PORT="https"`, `KARVE_DISABLE_SCHEDULER="perhaps"`, "KARVE_TLSSAN", "--cluster-cidr nope", `--memory-limit "auto": GOMEMLIMIT=50MiB: want at least 96Mi`)
+	})
+	t.Run("a variable has one value", func(t *testing.T) {
+		wantProblems(t, serverWith(t, []string{"KARVE_KUBE_APISERVER_ARG=evnt-ttl=1h,goaway-chance=x goaway-chance=y"}), `has no flag "evnt-ttl"`)
+		wantProblems(t, serverWith(t, []string{"KARVE_KUBE_APISERVER_ARG=event-ttl=1h,goaway-chance=x"}), "event-ttl=1h,goaway-chance=x")
 	})
 }
 
@@ -225,5 +251,29 @@ func TestUnreachableDatastore(t *testing.T) {
 				t.Errorf("standard output: got %q, want nothing", got)
 			}
 		})
+	}
+}
+
+// Without HOME there is no usual data directory, and the working directory is none. Other mistakes are found all the same.
+func TestNoHome(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"server"}, {"certs", "list"}, {"token", "list"}} {
+		cmd := command(t, "karve", args...)
+		if os.Geteuid() == 0 { // root needs no HOME
+			nobody(t, cmd)
+		}
+		cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "HOME=") })
+		wantProblems(t, finish(t, cmd), "--data-dir has no default, because $HOME is not defined: name a directory")
+	}
+}
+
+// A directory for temporary files that is missing is one that the user has named.
+func TestNoTempDir(t *testing.T) {
+	t.Parallel()
+	backup := write(t, "backup", "karve")
+	for _, args := range [][]string{{"run", "--", "true"}, {"backup", "verify", backup}} {
+		cmd := command(t, "karve", args...)
+		cmd.Env = append(cmd.Env, "TMPDIR=/nowhere")
+		wantProblems(t, finish(t, cmd), "/nowhere…TMPDIR")
 	}
 }

@@ -76,6 +76,12 @@ func TestWrongCommands(t *testing.T) {
 	}{
 		{"sever", "did you mean karve server?"},
 		{"quite-something-else", `there is no command "karve quite-something-else" (see karve --help)`},
+		{"get pods -A", `there is no command "karve get"; did you mean karve kubectl get?`},
+		{"create deployment x", "did you mean karve kubectl create?"},
+		{"create cluster", "karve server starts a cluster"},
+		{"start", "karve server starts a cluster"},
+		{"stop", "systemctl stop karve"},
+		{"run --secure-port abc -- true", `--secure-port "abc": want a number from 0 to 65535 (see karve run --help)`},
 		{"--secure-port 1", "--secure-port is an option of a command: karve server --secure-port …"},
 		{"completion tcsh", `takes bash, zsh or fish, got "tcsh"`},
 		{"kubeconfig --data-dir " + empty, "no server has been started in " + empty},

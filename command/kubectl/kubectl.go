@@ -144,3 +144,10 @@ func fail(err error) {
 	fmt.Fprintf(os.Stderr, "karve: %v\n", err)
 	os.Exit(1)
 }
+
+// Has reports whether kubectl has a command of that name.
+func Has(name string) bool {
+	kubectl := cmd.NewKubectlCommand(cmd.KubectlOptions{IOStreams: genericclioptions.NewTestIOStreamsDiscard()})
+	found, _, err := kubectl.Find([]string{name})
+	return err == nil && found != kubectl
+}

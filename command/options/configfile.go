@@ -11,15 +11,15 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/karve-k8s/karve/server/flags"
 )
 
 // loadConfig reads the file that --config names. If it names none, that is usual, which need not exist. It returns
-// the path of what it has read.
+// the path of what it has read. The error joins all problems; the values are those without one.
 func loadConfig(c *cli.Context, usual string) (path string, values configValues, err error) {
 	path = cmp.Or(c.String("config"), usual)
 	text, err := os.ReadFile(path)
@@ -29,10 +29,11 @@ func loadConfig(c *cli.Context, usual string) (path string, values configValues,
 	case err != nil:
 		return "", nil, fmt.Errorf("--config: %w", err)
 	}
-	if values, err = parseConfig(text); err != nil {
-		return path, nil, fmt.Errorf("--config %s: %w", path, err)
+	values, problems := parseConfig(text)
+	for i, problem := range problems {
+		problems[i] = fmt.Errorf("--config %s: %w", path, problem)
 	}
-	return path, values, nil
+	return path, values, errors.Join(problems...)
 }
 
 // applyConfig sets the options that neither the command line nor a variable has set from the
@@ -40,22 +41,18 @@ func loadConfig(c *cli.Context, usual string) (path string, values configValues,
 // option is an error.
 func applyConfig(c *cli.Context, usual string) (path string, err error) {
 	path, values, err := loadConfig(c, usual)
-	if err != nil {
-		return path, err
-	}
 	known := settable(c.Command.Flags)
-	var problems []error
+	problems := []error{err}
 	for _, v := range values {
 		switch {
 		case !slices.Contains(known, v.name):
-			proposal := ""
-			if near := flags.Nearest(v.name, known); near != "" {
-				proposal = fmt.Sprintf("; did you mean %q?", near)
-			}
-			problems = append(problems, fmt.Errorf("--config %s: line %d: there is no option %q%s", path, v.line, v.name, proposal))
+			problem := fmt.Sprintf("--config %s: line %d: there is no option %q; %s", path, v.line, v.name, proposal(v.name, known, strconv.Quote))
+			problems = append(problems, errors.New(strings.TrimSuffix(problem, "; ")))
 		case v.name == "config":
 			problems = append(problems, fmt.Errorf("--config %s: line %d: a configuration file cannot name another", path, v.line))
 		case c.IsSet(v.name): // the command line and variables come first
+		case len(v.values) == 0 && isSwitch(v.name, c.Command.Flags): // whoever writes its name alone may mean that it is on
+			problems = append(problems, fmt.Errorf("--config %s: line %d: %s: want %s", path, v.line, v.name, wanted(v.name, c.Command.Flags)))
 		default:
 			for _, value := range v.values {
 				if err := c.Set(v.name, value); err != nil {
@@ -102,11 +99,48 @@ func (c configValues) last(name string) string {
 
 var errForm = errors.New("want name: value, or name: and a list of values")
 
-func parseConfig(text []byte) (configValues, error) {
+// parseConfig returns the values that can be read, and a problem for each of the others.
+func parseConfig(text []byte) (all configValues, problems []error) {
+	root, err := rootOf(text)
+	if root == nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for i := 0; i < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		if seen[key.Value] {
+			problems = append(problems, fmt.Errorf("line %d: %s: given twice", key.Line, key.Value))
+			continue
+		}
+		seen[key.Value] = true
+		items := []*yaml.Node{value}
+		switch {
+		case value.Kind == yaml.SequenceNode:
+			items = value.Content
+		case isNull(value) && value.Value != "~": // as if it were not there
+			items = nil
+		}
+		v := configValue{name: key.Value, line: key.Line}
+		var wrong error
+		for _, item := range items {
+			wrong = cmp.Or(wrong, checkItem(key.Value, item))
+			v.values = append(v.values, item.Value)
+		}
+		if wrong != nil {
+			problems = append(problems, wrong)
+			continue
+		}
+		all = append(all, v)
+	}
+	return all, problems
+}
+
+// rootOf returns the options of a file, of which there can be none.
+func rootOf(text []byte) (*yaml.Node, []error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+		return nil, []error{err}
 	}
 	// Options in another document would be ignored, even those that protect something.
 	for {
@@ -114,45 +148,45 @@ func parseConfig(text []byte) (configValues, error) {
 		if err := decoder.Decode(&another); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return nil, err
+			return nil, []error{err}
 		}
 		if !isEmpty(another) {
-			return nil, fmt.Errorf("line %d: a second document begins (---): put all options into one", another.Line)
+			return nil, []error{fmt.Errorf("line %d: a second document begins (---): put all options into one", another.Line)}
 		}
 	}
 	if isEmpty(document) {
 		return nil, nil
 	}
-	root := document.Content[0]
-	if root.Kind != yaml.MappingNode {
-		return nil, errForm
+	if document.Content[0].Kind != yaml.MappingNode {
+		return nil, []error{errForm}
 	}
-	var all configValues
-	seen := map[string]bool{}
-	for i := 0; i < len(root.Content); i += 2 {
-		key, value := root.Content[i], root.Content[i+1]
-		if seen[key.Value] {
-			return nil, fmt.Errorf("line %d: %s: given twice", key.Line, key.Value)
-		}
-		seen[key.Value] = true
-		items := []*yaml.Node{value}
-		if value.Kind == yaml.SequenceNode {
-			items = value.Content
-		}
-		v := configValue{name: key.Value, line: key.Line}
-		for _, item := range items {
-			if item.Kind != yaml.ScalarNode {
-				return nil, fmt.Errorf("line %d: %s: %w", item.Line, key.Value, errForm)
-			}
-			v.values = append(v.values, item.Value)
-		}
-		all = append(all, v)
-	}
-	return all, nil
+	return document.Content[0], nil
 }
 
+// checkItem returns what is wrong with the form of a value.
+func checkItem(name string, item *yaml.Node) error {
+	err := errForm
+	switch {
+	case item.Kind == yaml.AliasNode:
+		err = fmt.Errorf("the anchor *%s: anchors are not supported, write the value", item.Value)
+	case item.Kind != yaml.ScalarNode:
+	case isNull(item) && item.Value == "~":
+		err = errors.New("~ is null in YAML: write the whole path, or leave the line out")
+	case isNull(item):
+		err = errors.New("an item of the list is empty")
+	default:
+		err = checkExpanded(item.Value)
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("line %d: %s: %w", item.Line, name, err)
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
 func isEmpty(document yaml.Node) bool {
-	return len(document.Content) == 0 || document.Content[0].Tag == "!!null"
+	return len(document.Content) == 0 || isNull(document.Content[0])
 }
 
 // DefaultFile is the configuration file that is read if it exists. A file named by --config must exist.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
 )
@@ -156,7 +157,7 @@ func ConfiguredFiles(c *cli.Context) []string {
 
 // DataDirIn is the data directory that the text of a configuration file names; empty if it names none.
 func DataDirIn(text []byte) string {
-	values, _ := parseConfig(text) // another file has no such option
+	values, _ := parseConfig(text) // nothing is refused here
 	return values.last("data-dir")
 }
 
@@ -170,10 +171,18 @@ func configFile(c *cli.Context) (path string, values configValues) {
 // empty.
 func ConfigFileWith(c *cli.Context, option string) string {
 	path, values := configFile(c)
-	if !slices.ContainsFunc(values, func(v configValue) bool { return v.name == option }) {
+	if len(values.all(option)) == 0 {
 		return ""
 	}
 	return path
+}
+
+// CheckDataDir returns an error if a command that needs a data directory has none, which would mean the working directory.
+func CheckDataDir(c *cli.Context) error {
+	if !slices.Contains(Names(c.Command.Flags), "data-dir") || c.String("data-dir") != "" || Collects(c.Command) || c.Bool("all") || c.IsSet("kubeconfig") {
+		return nil
+	}
+	return server.NoDataDir()
 }
 
 // FindDataDir is [ReadDataDir] for commands about a cluster that exists: if nothing names a data directory and the default

@@ -1,6 +1,7 @@
 package options
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -17,6 +19,9 @@ var (
 	invalidValue    = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-+([^ :]+): (.*)$`)
 	invalidVariable = regexp.MustCompile(`^could not parse (".*") as .* value from environment variable "([^"]+)" for flag ([^ :]+): .*$`)
 )
+
+// noArgument is how package flag begins to say that an option at the end has no value.
+const noArgument = "flag needs an argument: -"
 
 // ExplainMistake is the error for a mistake in the options of a command, and names the nearest
 // option if one was misspelt.
@@ -31,22 +36,44 @@ func ExplainMistake(err error, command string, known []cli.Flag) error {
 	if m := invalidVariable.FindStringSubmatch(err.Error()); m != nil {
 		return fmt.Errorf("%s=%s: want %s (%s)", m[2], m[1], wanted(m[3], known), see)
 	}
-	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
+	if name, ok := strings.CutPrefix(err.Error(), noArgument); ok {
 		return needsValue(strings.TrimLeft(name, "-"), known, see)
 	}
 	name, ok := Undefined(err)
 	if !ok {
 		return fmt.Errorf("%w (%s)", err, see)
 	}
-	proposal := see
-	names := Names(known)
-	long := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return len(name) == 1 })
-	if near := flags.Nearest(name, long); near != "" {
-		proposal = fmt.Sprintf("did you mean --%s?", near)
-	} else if slices.Contains(names, "kube-apiserver-arg") {
-		proposal += ", or pass it to its component by --kube-apiserver-arg " + name + "=…"
+	return fmt.Errorf("there is no option %s; %s", dashed(name), cmp.Or(proposal(name, Names(known), dashed), see))
+}
+
+// proposal is what to write for an option that does not exist: where upstream's options go, or the nearest of known. It is empty
+// if nothing is like it. written is an option as the user writes it.
+func proposal(name string, known []string, written func(option string) string) string {
+	if slices.Contains(known, "kube-apiserver-arg") {
+		by, instead := server.UpstreamOption(name)
+		switch {
+		case len(by) > 0:
+			return fmt.Sprintf("pass it to its component by --%s %s=…", strings.Join(by, " or --"), name)
+		case instead != "":
+			return instead
+		}
 	}
-	return fmt.Errorf("there is no option %s; %s", dashed(name), proposal)
+	long := slices.DeleteFunc(slices.Clone(known), func(name string) bool { return len(name) == 1 })
+	if near := flags.Nearest(name, long); near != "" {
+		return "did you mean " + written(near) + "?"
+	}
+	return ""
+}
+
+// unexpanded is how a path begins that a shell would have expanded.
+var unexpanded = regexp.MustCompile(`^(~/|\$\{?[A-Za-z_])`)
+
+// checkExpanded refuses a path that would be made, with that name, below the working directory.
+func checkExpanded(value string) error {
+	if !unexpanded.MatchString(value) {
+		return nil
+	}
+	return fmt.Errorf("%q: no shell has expanded %s: write the whole path", value, value[:1])
 }
 
 // Undefined is the name of the option that an error of cli says does not exist.
@@ -56,11 +83,24 @@ func Undefined(err error) (name string, ok bool) {
 }
 
 // CheckValues refuses text options whose value is --: that ends the options, and a value is
-// missing before it.
+// missing before it. It also refuses those that a shell should have expanded.
 func CheckValues(c *cli.Context) error {
 	for _, f := range c.Command.Flags {
-		if f, ok := f.(*cli.StringFlag); ok && c.String(f.Name) == "--" {
-			return needsValue(f.Name, c.Command.Flags, "see karve "+c.Command.Name+" --help")
+		name := f.Names()[0]
+		var values []string
+		switch f.(type) {
+		case *cli.StringFlag:
+			values = []string{c.String(name)}
+			if values[0] == "--" {
+				return needsValue(name, c.Command.Flags, "see karve "+c.Command.Name+" --help")
+			}
+		case *cli.StringSliceFlag:
+			values = c.StringSlice(name)
+		}
+		for _, value := range values {
+			if err := checkExpanded(value); err != nil {
+				return fmt.Errorf("--%s %w", name, err)
+			}
 		}
 	}
 	return nil
@@ -94,6 +134,14 @@ func wanted(name string, known []cli.Flag) string {
 		return strings.Join(values, " or ")
 	}
 	return "a value"
+}
+
+// isSwitch tells whether an option is on or off.
+func isSwitch(name string, known []cli.Flag) bool {
+	return slices.ContainsFunc(known, func(f cli.Flag) bool {
+		_, is := f.(*cli.BoolFlag)
+		return is && slices.Contains(f.Names(), name)
+	})
 }
 
 // dashed is an option as it is written on the command line.

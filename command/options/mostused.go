@@ -28,7 +28,7 @@ var mostUsedNames = []string{
 // whose first sentence is.
 var shortUsages = map[string]string{
 	"feature-gates":              "switch features on or off: NAME=true,NAME=false; --help --all lists them",
-	"runtime-config":             "switch APIs on or off: batch/v2alpha1=true, api/beta=true",
+	"runtime-config":             "switch APIs on or off: api/beta=true, storage.k8s.io/v1beta1=true",
 	"authentication-config":      "file that configures JWT authenticators and anonymous requests",
 	"authorization-mode":         "ordered list of authorizers (default: Node,RBAC)",
 	"enable-admission-plugins":   "admission plugins to switch on beside the default ones",

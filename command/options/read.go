@@ -27,7 +27,7 @@ func Read(c *cli.Context) (server.Config, error) {
 func ReadFrom(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
 	file, wrong := applyConfig(c, usual)
 	config, err := serverConfig(c)
-	problems := []error{wrong, err}
+	problems := []error{mistakes(c.Context), wrong, err}
 	if file != "" {
 		config.ConfigFile, _ = filepath.Abs(file) // fails in a working directory that is gone; then backups leave it out
 	}

@@ -65,6 +65,10 @@ func table(c *server.Config) []option {
 		text(&c.AuditPreset, general, apiserver.AuditOption, "", "`NAME` of what the audit log has: metadata (who did what), writes (what was changed, with the requests), or full (all requests and answers). Contents of Secrets and tokens are never logged. The log is audit/audit.log in the data directory, at most 300 MB; --audit-log-path and --audit-log-max… change that. (default: no log, unless --audit-policy-file names a policy)"),
 		parsed(text(nil, general, "memory-limit", memory.Auto, "soft memory limit, a `SIZE` such as 200Mi. auto is GOMEMLIMIT or, if that is not set, what the control group or the machine has to spare."), func(s string) (err error) {
 			c.MemoryLimit, err = memory.Limit(s)
+			if err == nil && c.MemoryLimit < memory.Least { // only GOMEMLIMIT can be
+				c.MemoryLimit = 0
+				return fmt.Errorf("GOMEMLIMIT=%s: want at least %dMi", os.Getenv("GOMEMLIMIT"), memory.Least>>20)
+			}
 			return err
 		}),
 		duration(&c.SettleAfter, general, "settle-after", 0, "`DURATION` after which a ready server gives back the memory of its start. A cluster that only lives for a short time starts faster with more than 0, and uses more memory."),
