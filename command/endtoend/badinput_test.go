@@ -71,6 +71,7 @@ func TestBadInput(t *testing.T) {
 		{"option in another option", []string{"--kube-apiserver-arg=cloud-provider=x"}, []string{`--kube-apiserver-arg: kube-apiserver has no flag "cloud-provider"`}},
 		{"upstream's without a name", []string{"--kube-apiserver-arg=event-ttl=1h", "--kube-apiserver-arg=watch-cache-sizes=pods"},
 			[]string{"--kube-apiserver-arg: watch-cache-sizes: …pods: want RESOURCE#SIZE, such as pods#500"}},
+		{"a file that upstream reads early", []string{"--authorization-config=/nowhere/a"}, []string{"--authorization-config…/nowhere/a"}},
 		{"API version", []string{"--runtime-config=batch/v2alpha1=true"}, []string{"--kube-apiserver-arg: runtime-config: …batch/v2alpha1"}},
 		{"words and values that cannot be read", []string{"--secure-port=1", "--secure-port", "abc", "--start-timeout=soon", "--scure-port", "3", "--insecure-any-user=perhaps", "--cluster-cidr=nope", "--insecure-port"},
 			[]string{`--secure-port "abc": want a number`, `--start-timeout "soon"`, "--scure-port; did you mean --secure-port?", `--insecure-any-user "perhaps"`, "--cluster-cidr nope", "--insecure-port needs a number"}},

@@ -278,7 +278,7 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	return o, gates, errors.Join(err, refused)
 }
 
-// Validate returns everything that upstream would refuse about the options, as one error. It
+// Validate returns everything that upstream would refuse about the options, but for files that [CheckFiles] refuses, as one error. It
 // opens nothing and writes only a temporary file, in memory where the system supports that, and
 // otherwise in dir or, if that cannot be used, in the system's directory for temporary files. So c
 // needs neither listeners nor certificates yet.

@@ -180,7 +180,7 @@ func Find(name string) (found bool, instead string) {
 }
 
 // blame adds an option of args to each problem of err that names none of them: the one without which validate does not find
-// the problem.
+// the problem. It leaves out what [CheckFiles] reports.
 func blame(err error, args []string, validate func(args []string) error) error {
 	if err == nil || errors.Is(err, ErrFeatureGates) {
 		return err
@@ -203,6 +203,9 @@ func blame(err error, args []string, validate func(args []string) error) error {
 		found := validate(slices.Delete(slices.Clone(args), i, i+1))
 		if errors.Is(found, ErrOtherGates) || found != nil && strings.Contains(found.Error(), err.Error()) {
 			continue
+		}
+		if CheckFiles(args[i:i+1]) != nil { // which has named the file
+			return nil
 		}
 		if name == "watch-cache-sizes" {
 			err = fmt.Errorf("%w: want RESOURCE#SIZE, such as pods#500", err)
