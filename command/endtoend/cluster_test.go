@@ -228,13 +228,14 @@ func TestClusterTokenCommands(t *testing.T) {
 	if err != nil || len(before) < 40 {
 		t.Fatalf("got %d bytes, %v", len(before), err)
 	}
+	empty := t.TempDir()
 	for _, tc := range []struct{ args, want []string }{
 		{[]string{"create", file}, []string{file + " exists"}},
 		{[]string{"create"}, []string{"takes one FILE"}},
-		{[]string{"rotate"}, []string{"--cluster-token-file", "--new-cluster-token-file"}},
-		{[]string{"rotate", "--data-dir", t.TempDir(), "--cluster-token-file", file, "--new-cluster-token-file", file}, []string{"kine.sock does not exist", "--datastore-endpoint"}},
-		{[]string{"rotate", "--lost"}, []string{"--new-cluster-token-file"}},
-		{[]string{"rotate", "--cluster-token-file", file, "--encryption-provider-config", "/nowhere/e"}, []string{"--encryption-provider-config", "/nowhere/e"}},
+		{[]string{"rotate", "--data-dir", empty}, []string{"--cluster-token-file", "--new-cluster-token-file"}},
+		{[]string{"rotate", "--data-dir", empty, "--cluster-token-file", file, "--new-cluster-token-file", file}, []string{"no server has been started in " + empty, "--datastore-endpoint"}},
+		{[]string{"rotate", "--data-dir", empty, "--lost"}, []string{"--new-cluster-token-file"}},
+		{[]string{"rotate", "--data-dir", empty, "--cluster-token-file", file, "--encryption-provider-config", "/nowhere/e"}, []string{"--encryption-provider-config", "/nowhere/e"}},
 	} {
 		got := finish(t, command(t, "karve", append([]string{"cluster-token"}, tc.args...)...))
 		if got.code != 1 {

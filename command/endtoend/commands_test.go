@@ -96,7 +96,7 @@ func TestWrongCommands(t *testing.T) {
 		{"status --all --data-dir x", "leave out --data-dir"},
 		{"server word", `karve server takes options only, got "word"`},
 		{"status --data-dri x", "did you mean --data-dir?"},
-		{"kubeconfig --into -", "--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed"},
+		{"kubeconfig --into - --data-dir " + empty, "--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed"},
 		{"kubeconfig --merge=perhaps", `--merge "perhaps": want true or false (see karve kubeconfig --help)`},
 		{"certs lst", `there is no command "karve certs lst"; did you mean karve certs list?`},
 		{"datastore compact --data-dir x", `there is no command "karve datastore compact" (see karve datastore --help)`},

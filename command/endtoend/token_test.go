@@ -180,9 +180,9 @@ func TestTokenBadInput(t *testing.T) {
 		{"create --kubeconfig " + nonsense, []string{"--kubeconfig…" + nonsense}},
 		{"create --kubeconfig " + t.TempDir(), []string{"--kubeconfig…is a directory"}},
 		{"list abcdef.fedcba9876543210", []string{"takes options only, got \"abcdef.…\""}},
-		{"list -o yaml", []string{"--output…yaml…json"}},
+		{"list -o yaml --data-dir " + stopped, []string{"--output…yaml…json"}},
 		{"list --data-dir " + stopped, []string{"no server runs in " + stopped}},
-		{"delete", []string{"needs a TOKEN"}},
+		{"delete --data-dir " + stopped, []string{"needs a TOKEN"}},
 		{"delete --data-dir " + stopped + " abcdef", []string{"no server runs in " + stopped}},
 		{"abcdef.fedcba9876543210", []string{"there is no command…abcdef.…"}},
 	} {
