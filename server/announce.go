@@ -90,7 +90,6 @@ func (s *controlPlane) makeRoom(context.Context) {
 
 // settle does the work that is postponed until a moment without requests.
 func (s *controlPlane) settle(context.Context) {
-	s.api.Server().Settle()
 	if s.collector != nil && !s.stopping.Load() {
 		s.collector.GiveBack()
 	}

@@ -231,7 +231,6 @@ func (p *program) makeRoom(context.Context) {
 
 // settle does the work that is postponed until a moment without requests.
 func (p *program) settle(context.Context) {
-	p.api.Server().Settle()
 	if p.collector != nil && !p.stopping.Load() {
 		p.collector.GiveBack()
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
 	aggregatorserver "k8s.io/kube-aggregator/pkg/apiserver"
@@ -40,7 +41,8 @@ type configs struct {
 	kube       *controlplane.Config
 	aggregator *aggregatorserver.Config
 
-	stored *prefixes
+	stored    *prefixes
+	documents *openapi.Documents // nil: upstream's OpenAPI
 }
 
 // New builds the chain, ready to run. The storage must be serving already, because building
@@ -72,7 +74,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	s = &Server{config: c, informerName: completed.InformerName, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
 		addressTypes: completed.KubeletConfig.PreferredAddressTypes,
 		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers, prefixes: cfg.stored,
-		prepared: make(chan struct{}), settled: make(chan struct{}), stopping: make(chan struct{})}
+		prepared: make(chan struct{})}
 	if s.interruptible, err = c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -98,9 +100,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	}
 	if c.Deviations.On(deviations.Namespaces) {
 		s.writes = replacements.CountWrites(last)
-	}
-	if completed.Admission.GenericAdmission.ConfigFile != "" {
-		s.release() // it may name policies in files, which need the index for the first write
 	}
 	s.count(last)
 	s.buildPlainChains(last)
@@ -128,14 +127,14 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
 	// which they would share.
 	generic.HealthzChecks, generic.ReadyzChecks = slices.Clip(generic.HealthzChecks), slices.Clip(generic.ReadyzChecks)
+	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
 	if own.Deviations.On(deviations.OpenAPI) {
-		openapi.ForgetBuilders(generic.OpenAPIConfig, generic.OpenAPIV3Config)
+		c.documents = openapi.NewDocuments(generic.OpenAPIConfig, generic.OpenAPIV3Config, enabled(utilfeature.DefaultMutableFeatureGate))
 	}
 	if own.Deviations.On(deviations.ClientCertificates) {
 		replacements.RememberClientCertificates(&generic.Config.Authentication)
 	}
 	defer generic.Wait()
-	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
 	informers := generic.Informers
 	if own.Deviations.On(deviations.EarlyInformers) {
 		informers = replacements.PromptPolicies(ctx, informers)
@@ -232,7 +231,7 @@ func (s *Server) createChain(c configs) error {
 		}
 	}
 	generic := c.kube.ControlPlane.Generic
-	generic.SkipOpenAPIInstallation = s.config.Deviations.On(deviations.OpenAPI)
+	generic.SkipOpenAPIInstallation = c.documents != nil
 	var kube *controlplane.Instance
 	renewIdentity(alone, func() { kube, err = c.kube.Complete().New(extensions.GenericAPIServer) })
 	if err != nil {
@@ -253,8 +252,8 @@ func (s *Server) createChain(c configs) error {
 			s.config.Routers(ours, upstreams, container.RegisteredWebServices())
 		}
 	}
-	if s.config.Deviations.On(deviations.OpenAPI) {
-		openapi.ServeDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
+	if c.documents != nil {
+		c.documents.Serve(kube.ControlPlane.GenericAPIServer)
 	}
 
 	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
@@ -270,8 +269,9 @@ func (s *Server) createChain(c configs) error {
 	if err := s.use(servers, informers); err != nil {
 		return err
 	}
-	if s.config.Deviations.On(deviations.OpenAPI) {
-		if s.openAPI, err = openapi.Aggregate(aggregator, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping, openapi.HoldIndex(c.kube.ControlPlane.VersionedInformers, s.settled)); err != nil {
+	var merged *openapi.Aggregated
+	if c.documents != nil {
+		if merged, err = openapi.Aggregate(aggregator, c.documents); err != nil {
 			return fmt.Errorf("prepare OpenAPI: %w", err)
 		}
 	}
@@ -279,8 +279,8 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("prepare kube-aggregator: %w", err)
 	}
-	if s.openAPI != nil {
-		s.openAPI.Serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
+	if merged != nil {
+		merged.Serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
 		generic.OpenAPIV3Config.Definitions = nil // each builder makes its own definitions
 	}
 	s.run = prepared.Run

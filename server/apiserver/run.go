@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
@@ -59,25 +58,8 @@ type Server struct {
 	interruptible []string // post-start hooks that a stop may interrupt
 
 	notReady atomic.Pointer[string]
-	openAPI  *openapi.Aggregated // nil: upstream's OpenAPI
-	prepared chan struct{}       // closed once everything is installed
-	settled  chan struct{}       // closed by Settle, or when the server stops
-	settle   sync.Once
-	stopping chan struct{} // closed once the server has been told to stop
+	prepared chan struct{} // closed once everything is installed
 }
-
-// Settle lets the API server's own requests for the index of OpenAPI documents continue, and
-// builds it. Call it when there is time for that: nothing needs the index earlier, unless a client
-// asks for it. It returns when the index is built.
-func (s *Server) Settle() {
-	s.release()
-	if s.openAPI != nil {
-		s.openAPI.BuildIndex()
-	}
-}
-
-// release lets the requests continue that wait for Settle.
-func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 
 // Run serves its listeners until ctx ends. It calls ready when /readyz reports ok for
 // everything except c.ReadyChecks and the versions of the stored objects are known.
@@ -108,8 +90,6 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		case <-running.Done():
 			return
 		}
-		close(s.stopping)
-		s.release() // a waiting request would delay the stop
 		s.awaitHooks()
 		stop(context.Cause(ctx))
 	}()

@@ -1,7 +1,6 @@
 package openapi
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,8 +9,6 @@ import (
 	"sync"
 	"unsafe"
 
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/mux"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -21,7 +18,6 @@ import (
 	openapiv3controller "k8s.io/kube-aggregator/pkg/controllers/openapiv3"
 	openapiv3aggregator "k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
-	"k8s.io/kube-openapi/pkg/handler3"
 )
 
 // Aggregated is the aggregator's OpenAPI. Upstream's aggregation merges the documents of the
@@ -31,16 +27,14 @@ import (
 // it polls the servers in this process once a second. Here, the aggregation starts with the
 // first request or APIService, and reads the servers' documents when a request needs them.
 type Aggregated struct {
-	v2       *aggregatedV2
-	v3       *aggregatedV3
-	stopping <-chan struct{}
-	hold     func(context.Context) // returns when a request of Karve's own for the index may continue
+	v2 *aggregatedV2
+	v3 *aggregatedV3
 }
 
 // Aggregate replaces the aggregator's own OpenAPI. Call Serve when the aggregator has been
 // prepared to run.
-func Aggregate(s *aggregatorserver.APIAggregator, v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, stopping <-chan struct{}, hold func(context.Context)) (*Aggregated, error) {
-	a := &Aggregated{newAggregatedV2(s.GenericAPIServer, v2), newAggregatedV3(s.GenericAPIServer, v3), stopping, hold}
+func Aggregate(s *aggregatorserver.APIAggregator, documents *Documents) (*Aggregated, error) {
+	a := &Aggregated{newAggregatedV2(s.GenericAPIServer, documents.v2), newAggregatedV3(s.GenericAPIServer, documents)}
 	// Upstream has no setters. Without its configuration, the aggregator builds nothing, but
 	// its controllers still report the APIServices.
 	controller := openapicontroller.NewAggregationController(&a.v2.downloader, a.v2)
@@ -79,43 +73,19 @@ func setUnexported[T any](s *aggregatorserver.APIAggregator, field string, value
 	return nil
 }
 
+// Serve serves the merged documents.
 func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
 	paths.HandleFunc(v2Path, func(w http.ResponseWriter, r *http.Request) {
 		running, err := a.v2.running.get()
 		serveBuilt(running.paths, err, w, r)
 	})
 	serveV3 := func(w http.ResponseWriter, r *http.Request) {
-		who, ok := request.UserFrom(r.Context())
-		own := ok && who.GetName() == user.APIServerUser
-		if own {
-			holdWithin(r.Context(), a.hold)
-		}
 		current, err := a.v3.current()
-		if err != nil && own && a.isStopping() { // otherwise the client would log an error
-			current, err = noDocuments, nil
-		}
 		serveBuilt(current, err, w, r)
 	}
 	paths.HandleFunc(v3Path, serveV3)
 	paths.HandlePrefix(v3Prefix, http.HandlerFunc(serveV3))
 }
-
-// BuildIndex builds the index of v3, so that the first client does not wait for it.
-func (a *Aggregated) BuildIndex() {
-	_, _ = a.v3.current() // later requests get the error
-}
-
-func (a *Aggregated) isStopping() bool {
-	select {
-	case <-a.stopping:
-		return true
-	default:
-		return false
-	}
-}
-
-// noDocuments serves an empty index.
-var noDocuments http.Handler = http.HandlerFunc(handler3.NewOpenAPIService().HandleDiscovery)
 
 // aggregatedV2 merges /openapi/v2. Upstream's aggregator keeps four copies of every server's
 // document, so it expires like the documents themselves. What it has learned from APIServices
@@ -276,14 +246,26 @@ type aggregatedV3 struct {
 	running  openapiv3aggregator.SpecProxier                  // nil before the start
 }
 
-func newAggregatedV3(s *genericapiserver.GenericAPIServer, config *openapicommon.OpenAPIV3Config) *aggregatedV3 {
+// aggregatorsTypes is upstream's name for the documents of the aggregator's own types.
+const aggregatorsTypes = "k8s_internal_local_kube_aggregator_types"
+
+func newAggregatedV3(s *genericapiserver.GenericAPIServer, documents *Documents) *aggregatedV3 {
 	a := &aggregatedV3{
 		paths:    mux.NewPathRecorderMux("aggregated-openapi-v3"),
 		services: map[string]func(openapiv3aggregator.SpecProxier){},
 	}
 	a.start = func() (openapiv3aggregator.SpecProxier, error) {
-		return openapiv3aggregator.BuildAndRegisterAggregator(
-			openapiv3aggregator.NewDownloader(), s.NextDelegate(), s.Handler.GoRestfulContainer, config, a.paths)
+		// Without a configuration, upstream does not build the aggregator's own documents.
+		running, err := openapiv3aggregator.BuildAndRegisterAggregator(openapiv3aggregator.NewDownloader(), s.NextDelegate(), nil, nil, a.paths)
+		if err != nil {
+			return nil, err
+		}
+		own := mux.NewPathRecorderMux(aggregatorsTypes)
+		documents.serveV3(s.Handler.GoRestfulContainer.RegisteredWebServices(), own)
+		service := &apiregistration.APIService{}
+		service.Name = aggregatorsTypes
+		running.AddUpdateAPIService(own, service)
+		return running, running.UpdateAPIServiceSpec(aggregatorsTypes)
 	}
 	return a
 }

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"crypto/sha512"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
 	utilopenapi "k8s.io/apiserver/pkg/util/openapi"
+	"k8s.io/component-base/featuregate"
 	openapibuilder "k8s.io/kube-openapi/pkg/builder"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
@@ -37,83 +38,113 @@ const (
 	v3Prefix = v3Path + "/"
 )
 
-// documents are the OpenAPI documents of kube-apiserver's own API groups. Upstream builds all
+// Documents are the OpenAPI documents of the API groups that are compiled in. Upstream builds all
 // of them before it serves, and keeps them: that is a third of a start's CPU time and a third
 // of an idle server's heap. Here, upstream's builders build each one when a client requests
 // it, and it expires when clients stop requesting it.
-type documents struct {
-	v2     expiring[http.Handler]
-	v3     map[string]*expiring[http.Handler] // by group version: apis/apps/v1
-	index  func() (index, error)
-	absent *handler3.OpenAPIService // what upstream answers for other group versions
+type Documents struct {
+	v2    *openapicommon.Config
+	v3    *openapicommon.OpenAPIV3Config
+	gates map[featuregate.Feature]bool
+	build func() string // the same each time
+
+	// All group versions are built from the same type definitions, and upstream's builder
+	// writes into them. So build one at a time, and serialise it before the next.
+	building    sync.Mutex
+	definitions expiring[*openapicommon.OpenAPIV3Config]
 }
 
-// errStopping is the error of an index that is not built because the server is stopping.
-var errStopping = errors.New("the server is stopping")
+// NewDocuments returns the documents of servers with these configurations and feature gates.
+func NewDocuments(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, gates map[featuregate.Feature]bool) *Documents {
+	forgetBuilders(v2, v3)
+	d := &Documents{v2: v2, v3: v3, gates: gates, build: sync.OnceValue(func() string { return buildOf(debug.ReadBuildInfo()) })}
+	d.definitions.make = func() (*openapicommon.OpenAPIV3Config, error) { return withDefinitions(v3), nil }
+	return d
+}
 
-// index lists all documents of v3 with their hashes. It is built once, because no document
-// changes.
+// Serve serves the documents of a server whose configuration has SkipOpenAPIInstallation. All API
+// groups of the server must be installed already.
+func (d *Documents) Serve(s *genericapiserver.GenericAPIServer) {
+	services, paths := s.Handler.GoRestfulContainer.RegisteredWebServices(), s.Handler.NonGoRestfulMux
+	v2 := expiring[http.Handler]{make: func() (http.Handler, error) { return buildV2(services, d.v2) }}
+	paths.HandleFunc(v2Path, func(w http.ResponseWriter, r *http.Request) {
+		document, err := v2.get()
+		serveBuilt(document, err, w, r)
+	})
+	d.serveV3(services, paths)
+}
+
+// serveV3 serves the index and the documents of v3.
+func (d *Documents) serveV3(services []*restful.WebService, paths *mux.PathRecorderMux) {
+	byVersion := map[string]*restful.WebService{} // the last service of a name counts, as upstream
+	for _, service := range services {
+		byVersion[strings.TrimPrefix(service.RootPath(), "/")] = service
+	}
+	s := &servedV3{documents: map[string]*expiring[document]{}, absent: handler3.NewOpenAPIService()}
+	for version, service := range byVersion {
+		s.documents[version] = &expiring[document]{make: func() (document, error) { return d.buildV3(version, service) }}
+	}
+	s.index = sync.OnceValues(func() (index, error) { return d.newIndex(byVersion) })
+	paths.HandleFunc(v3Path, s.serveIndex)
+	paths.HandlePrefix(v3Prefix, s)
+}
+
+// servedV3 are the documents of one server.
+type servedV3 struct {
+	documents map[string]*expiring[document] // by group version: apis/apps/v1
+	index     func() (index, error)
+	absent    *handler3.OpenAPIService // what upstream answers for other group versions
+}
+
+// document serves the document of one group version.
+type document struct {
+	http.Handler
+	url *url.URL // upstream's, with the hash of what has been built
+}
+
+// index lists all documents of v3 with their hashes. It does not change.
 type index struct {
+	handler3.OpenAPIV3Discovery
 	body []byte
 	etag string
 	made time.Time
 }
 
-// ServeDocuments serves the documents of a server whose configuration has
-// SkipOpenAPIInstallation, until the server is stopping. All API groups of the server must be
-// installed already.
-func ServeDocuments(s *genericapiserver.GenericAPIServer, v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, stopping <-chan struct{}) {
-	d := &documents{v3: map[string]*expiring[http.Handler]{}, absent: handler3.NewOpenAPIService()}
-	services := s.Handler.GoRestfulContainer.RegisteredWebServices()
-	d.v2.make = func() (http.Handler, error) { return buildV2(services, v2) }
-
-	// All group versions are built from the same type definitions, and upstream's builder
-	// writes into them. So build one at a time, and serialise it before the next.
-	var building sync.Mutex
-	definitions := expiring[*openapicommon.OpenAPIV3Config]{
-		make: func() (*openapicommon.OpenAPIV3Config, error) { return withDefinitions(v3), nil },
-	}
-	byVersion := map[string]*restful.WebService{} // the last service of a name counts, as upstream
-	for _, service := range services {
-		byVersion[strings.TrimPrefix(service.RootPath(), "/")] = service
-	}
-	for version, service := range byVersion {
-		d.v3[version] = &expiring[http.Handler]{make: func() (http.Handler, error) {
-			building.Lock()
-			defer building.Unlock()
-			config, _ := definitions.get() // never fails
-			document := buildV3(service, config)
-			readIndex(document) // serialises it
-			return document, nil
-		}}
-	}
-	d.index = sync.OnceValues(func() (index, error) { return buildIndex(byVersion, v3, stopping) })
-
-	paths := s.Handler.NonGoRestfulMux
-	paths.HandleFunc(v2Path, d.serveV2)
-	paths.HandleFunc(v3Path, d.serveIndex)
-	paths.HandlePrefix(v3Prefix, http.HandlerFunc(d.serveV3))
-}
-
-func (d *documents) serveV2(w http.ResponseWriter, r *http.Request) {
-	document, err := d.v2.get()
-	serveBuilt(document, err, w, r)
-}
-
-func (d *documents) serveV3(w http.ResponseWriter, r *http.Request) {
-	version, ok := d.v3[strings.TrimPrefix(r.URL.Path, v3Prefix)]
+// ServeHTTP serves a document. A request with the hash of the index may keep it for ever, and one with
+// another hash is sent to the document's URL, as upstream does. The entity tag is upstream's: a hash of
+// the document.
+func (s *servedV3) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	version := strings.TrimPrefix(r.URL.Path, v3Prefix)
+	documents, ok := s.documents[version]
 	if !ok {
-		d.absent.HandleGroupVersion(w, r)
+		s.absent.HandleGroupVersion(w, r)
 		return
 	}
-	document, err := version.get()
+	hash := r.URL.Query().Get("hash")
+	if hash != "" {
+		index, err := s.index()
+		if err != nil {
+			serveBuilt(nil, err, w, r)
+			return
+		}
+		if current := index.Paths[version].ServerRelativeURL; current != documentURL(version, hash) {
+			w.Header().Set("Vary", "Accept")
+			http.Redirect(w, r, current, http.StatusMovedPermanently)
+			return
+		}
+	}
+	document, err := documents.get()
+	if hash != "" && err == nil { // upstream compares it with that of what has been built
+		r = r.WithContext(r.Context())
+		r.URL = document.url
+	}
 	serveBuilt(document, err, w, r)
 }
 
-func (d *documents) serveIndex(w http.ResponseWriter, r *http.Request) {
-	index, err := d.index()
+func (s *servedV3) serveIndex(w http.ResponseWriter, r *http.Request) {
+	index, err := s.index()
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		serveBuilt(nil, err, w, r)
 		return
 	}
 	w.Header().Set("Etag", strconv.Quote(index.etag))
@@ -130,10 +161,10 @@ func serveBuilt(h http.Handler, err error, w http.ResponseWriter, r *http.Reques
 	h.ServeHTTP(w, r)
 }
 
-// ForgetBuilders sets the functions that each builder of documents would otherwise set itself.
+// forgetBuilders sets the functions that each builder of documents would otherwise set itself.
 // The builder's own functions refer to the builder. So all definitions, and the first document
 // that it built, would stay in memory as long as the configuration.
-func ForgetBuilders(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config) {
+func forgetBuilders(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config) {
 	//lint:ignore SA1019 upstream's configuration sets this one and not its successor
 	v2.GetOperationIDAndTagsFromRoute = operationOf(v2.GetOperationIDAndTags)
 	//lint:ignore SA1019 as above
@@ -173,12 +204,20 @@ func buildV2(services []*restful.WebService, config *openapicommon.Config) (http
 }
 
 // buildV3 builds the document of one group version.
-func buildV3(service *restful.WebService, config *openapicommon.OpenAPIV3Config) http.Handler {
+func (d *Documents) buildV3(version string, service *restful.WebService) (document, error) {
+	d.building.Lock()
+	defer d.building.Unlock()
+	config, _ := d.definitions.get() // never fails
 	container := restful.NewContainer()
 	container.Add(service)
 	paths := mux.NewPathRecorderMux("openapi-v3")
 	routes.OpenAPI{V3Config: config}.InstallV3(container, paths)
-	return paths
+	built := readIndex(paths).Paths[version].ServerRelativeURL // serialises it
+	if built == "" {
+		return document{}, fmt.Errorf("%s: the server's log has the reason", version)
+	}
+	at, err := url.Parse(built)
+	return document{paths, at}, err
 }
 
 // withDefinitions returns config with the definitions of all types.
@@ -197,24 +236,26 @@ func DefinitionsV3(all openapicommon.GetOpenAPIDefinitions, name func(string) (s
 	})
 }
 
-// buildIndex builds every document to compute its hash, and keeps none. It builds one at a
-// time, because it mostly runs soon after a start, when users' requests are more important.
-func buildIndex(services map[string]*restful.WebService, config *openapicommon.OpenAPIV3Config, stopping <-chan struct{}) (index, error) {
+// newIndex makes the index without the documents.
+func (d *Documents) newIndex(services map[string]*restful.WebService) (index, error) {
+	source, err := source(d.build(), d.gates, d.v3)
+	if err != nil {
+		return index{}, err
+	}
 	all := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
-	config = withDefinitions(config)
-	for _, service := range services {
-		select {
-		case <-stopping:
-			return index{}, errStopping
-		default:
-		}
-		maps.Copy(all.Paths, readIndex(buildV3(service, config)).Paths)
+	for version, service := range services {
+		all.Paths[version] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: documentURL(version, hash(source, service))}
 	}
 	body, err := json.Marshal(all)
 	if err != nil {
 		return index{}, err
 	}
-	return index{body, fmt.Sprintf("%X", sha512.Sum512(body)), time.Now()}, nil
+	return index{all, body, fmt.Sprintf("%X", sha512.Sum512(body)), time.Now()}, nil
+}
+
+// documentURL returns the URL of a document, in upstream's form.
+func documentURL(version, hash string) string {
+	return v3Prefix + version + "?" + url.Values{"hash": {hash}}.Encode()
 }
 
 // readIndex returns the index of the v3 documents that h serves.

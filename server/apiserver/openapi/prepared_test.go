@@ -1,27 +1,12 @@
 package openapi
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 )
-
-// A server that is busy for long answers its own request for the index in time.
-func TestOwnRequestIsNotHeldUntilItTimesOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		began := time.Now()
-		holdWithin(ctx, func(ctx context.Context) { <-ctx.Done() })
-		if held := time.Since(began); held != 30*time.Second || ctx.Err() != nil {
-			t.Errorf("held for %v of a minute (%v), want half of it", held, ctx.Err())
-		}
-	})
-}
 
 // Requests for OpenAPI wait until it is installed, and other requests do not. Otherwise the
 // next server of the chain would build all of its documents, and its answer would lack those
