@@ -38,10 +38,10 @@ func (s *controlPlane) doing(verb, part string) {
 	s.systemd.Status(verb + " the " + part)
 }
 
-// announce announces a control plane whose parts are all ready. running ends when the shutdown
-// begins. The order matters: the kubeconfig comes first, then systemd, then the ready line. If the start takes
+// announce announces a control plane whose parts are all ready.
+// The order matters: the kubeconfig comes first, then systemd, then the ready line. If the start takes
 // long, both were told before: see admit.
-func (s *controlPlane) announce(running context.Context) error {
+func (s *controlPlane) announce() error {
 	s.blocked.announcing.Lock()
 	defer s.blocked.announcing.Unlock()
 	if err := s.certificates.Publish(); err != nil {
@@ -51,7 +51,9 @@ func (s *controlPlane) announce(running context.Context) error {
 	s.readyAt = time.Now()
 	s.up.Store(true)
 	s.blocked.clear()
-	s.settling.Begin(running)
+	if s.collector != nil {
+		s.collector.Settle(s.SettleAfter)
+	}
 	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))
 	if s.Ready != nil {
 		s.Ready(info)
@@ -80,20 +82,6 @@ func (s *controlPlane) insecureURL() string {
 }
 
 func (s *controlPlane) pageURL() string { return cmp.Or(s.insecureURL(), s.claim.url()) + page.Path }
-
-// makeRoom gives the first requests room to allocate.
-func (s *controlPlane) makeRoom(context.Context) {
-	if s.collector != nil {
-		s.collector.Settle()
-	}
-}
-
-// settle does the work that is postponed until a moment without requests.
-func (s *controlPlane) settle(context.Context) {
-	if s.collector != nil && !s.stopping.Load() {
-		s.collector.GiveBack()
-	}
-}
 
 // healthy returns an error if systemd's watchdog should restart the server.
 func (s *controlPlane) healthy(ctx context.Context) error {

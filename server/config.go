@@ -200,10 +200,9 @@ type Config struct {
 	MemoryLimit int64
 
 	// SettleAfter is the time between ready and settling. In its first quiet second after that, the
-	// server builds the index of OpenAPI documents, for which the first client would otherwise wait,
-	// and returns the memory that its startup needed (where there is plenty, in its first quiet ten
-	// seconds). 0 suits a server that keeps running. With any other value the garbage collector works
-	// less until then. A cluster for a short command is then ready sooner and uses more memory.
+	// server returns the memory that its startup needed. 0 suits a server that keeps running. With any
+	// other value the garbage collector works less until then. A cluster for a short command is then
+	// ready sooner and uses more memory.
 	SettleAfter time.Duration
 
 	// Upstream lists the deviations that are switched off, so that upstream's code runs in place

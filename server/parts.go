@@ -64,7 +64,6 @@ type controlPlane struct {
 	tunnels      *sshTunnels              // nil without --ssh-user
 	manifests    *manifests.Manifests
 	first        *ready.FirstObjects
-	settling     *ready.Settling
 
 	keysFirst bool   // see issuesFirst
 	steps     string // of membership.Outcome
@@ -145,7 +144,6 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	if p.controllers != nil {
 		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()
 	}
-	s.settling = &ready.Settling{After: p.SettleAfter, Do: []func(context.Context){s.makeRoom, memory.AwaitQuiet, s.settle}}
 	return s
 }
 

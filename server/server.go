@@ -73,7 +73,6 @@ func Run(ctx context.Context, c Config) (err error) {
 	// Start the parts. Each starts as soon as the parts that it needs are ready. When all are
 	// ready, the control plane announces that. It settles some time later.
 	s := assemble(plan, claim, start{began, trace, systemd, collector})
-	defer s.settling.Wait()
 	running, cancel := context.WithCancel(ctx)
 	var reports sync.WaitGroup
 	defer reports.Wait()
@@ -83,7 +82,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	reports.Go(func() { s.admit(running) })
 	gone := release
 	release = func() {}
-	return lifecycle.Run(ctx, s.parts(), s.doing, func() error { return s.announce(running) }, gone)
+	return lifecycle.Run(ctx, s.parts(), s.doing, s.announce, gone)
 }
 
 // plan makes a plan of the configuration, and sets the process' feature gates until the caller

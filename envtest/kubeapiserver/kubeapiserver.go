@@ -73,7 +73,6 @@ type program struct {
 	listener  *heldListener // nil: upstream listens
 	loopback  *loopback.Server
 	collector *memory.Collector // nil: left alone
-	settling  *ready.Settling
 	stopping  atomic.Bool
 
 	etcd         *storage.Etcd
@@ -124,16 +123,12 @@ func (k Program) Run(ctx context.Context) (err error) {
 	if p.options, err = flags.Complete(ctx); err != nil {
 		return err
 	}
-	p.settling = &ready.Settling{After: settleAfter, Do: []func(context.Context){p.makeRoom, memory.AwaitQuiet, p.settle}}
-	defer p.settling.Wait()
-	running, cancel := context.WithCancel(ctx)
-	defer cancel()
 	parts, err := p.parts()
 	if err != nil {
 		return err
 	}
 	return lifecycle.Run(ctx, parts, p.doing, func() error {
-		p.announce(running)
+		p.announce()
 		return nil
 	}, func() {})
 }
@@ -214,25 +209,13 @@ func (p *program) doing(verb, part string) {
 	}
 }
 
-func (p *program) announce(running context.Context) {
+func (p *program) announce() {
 	if p.listener != nil {
 		p.listener.release()
 	}
 	p.log.Infof("kube-apiserver is ready after %v", time.Since(p.began).Round(time.Millisecond))
-	p.settling.Begin(running)
-}
-
-// makeRoom ends the haste of the start.
-func (p *program) makeRoom(context.Context) {
 	if p.collector != nil {
-		p.collector.Settle()
-	}
-}
-
-// settle does the work that is postponed until a moment without requests.
-func (p *program) settle(context.Context) {
-	if p.collector != nil && !p.stopping.Load() {
-		p.collector.GiveBack()
+		p.collector.Settle(settleAfter)
 	}
 }
 

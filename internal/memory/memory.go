@@ -21,7 +21,9 @@ const (
 )
 
 const (
-	// lull is how often Karve checks whether there is memory to return. Without requests, the next
+	// quiet is how long a server must not have been busy before it returns what its start has left.
+	quiet = time.Second
+	// lull is how often Karve checks after that whether there is memory to return. Without requests, the next
 	// collection may come two minutes later, and keeps most of it.
 	lull = 10 * time.Second
 	// rests is in how many lulls after a busy time memory is returned: controllers and caches work for
@@ -64,47 +66,43 @@ func (c *Collector) setPercent(percent int) {
 	c.percent = func() { debug.SetGCPercent(before); restore() }
 }
 
-// Settle sets the target for a running server. In a lull, the server returns to the system what
-// the start, or a busy time, has left.
-func (c *Collector) Settle() {
-	if c.patient() {
-		c.setPercent(busyPercent(c.room)) // many clusters are used at once
-	} else {
-		c.setPercent(restPercent)
-	}
-	c.watch(lull)
-}
-
-// patient reports whether there is plenty of memory, so that what a start has left may stay until
-// the first lull.
-func (c *Collector) patient() bool { return c.room >= plenty && os.Getenv("GOGC") == "" }
-
-// GiveBack returns to the system what the start has left: memory, and the pages of the program
-// that only a start needs. Where there is plenty of memory, it leaves that to the first lull.
-func (c *Collector) GiveBack() {
-	if !c.patient() {
-		giveBack()
-	}
-}
+// Settle sets the target for a running server, after a delay. In its first quiet second after that, the
+// server returns to the system what the start has left: memory, and the pages of the program that only a
+// start needs. In lulls, it returns what a busy time has left.
+func (c *Collector) Settle(after time.Duration) { c.watch(after, quiet, lull) }
 
 func giveBack() {
 	debug.FreeOSMemory()
 	_ = dropProgram() // if the kernel cannot, nothing is lost
 }
 
-// watch adapts the target after each collection, and checks once in each period whether to return
-// what is left after a burst of work, until End.
-func (c *Collector) watch(period time.Duration) {
+// watch sets the target after a delay, and then after each collection. Once in each period, it checks whether
+// to return what is left after a burst of work, until End. The first of these periods has a length of its own.
+func (c *Collector) watch(after, first, period time.Duration) {
 	c.end, c.ended = make(chan struct{}), make(chan struct{})
+	if after == 0 {
+		c.setPercent(busyPercent(c.room)) // many clusters are used at once
+	}
+	go func() {
+		defer close(c.ended)
+		if after > 0 {
+			select {
+			case <-time.After(after):
+				c.setPercent(busyPercent(c.room))
+			case <-c.end:
+				return
+			}
+		}
+		c.follow(first, period)
+	}()
+}
+
+func (c *Collector) follow(first, period time.Duration) {
 	collected := make(chan struct{}, 1)
 	if os.Getenv("GOGC") == "" {
 		notify(collected, c.end)
 	}
-	go c.follow(collected, time.NewTicker(period))
-}
-
-func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
-	defer close(c.ended)
+	tick := time.NewTicker(first)
 	defer tick.Stop()
 	var sinceCollection, sinceTick meter
 	sinceCollection.busy()
@@ -127,6 +125,7 @@ func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
 		case due > 0:
 			giveBack()
 			due--
+			tick.Reset(period)
 		case cycles == before && pays(spare, live):
 			debug.FreeOSMemory()
 		}

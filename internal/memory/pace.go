@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"context"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -12,8 +11,6 @@ const (
 	// mostRoom bounds how many bytes a busy server may allocate between two collections. What
 	// survives is scattered over the room, so a part of it stays in use in the lull afterwards.
 	mostRoom = 160 << 20
-	// plenty is the room from which on a server postpones returning memory until it is not busy.
-	plenty = 64 << 20
 	// busyRate is how many bytes a second a busy server allocates. At rest, that is a collection
 	// every two or three seconds.
 	busyRate = 16 << 20
@@ -43,35 +40,6 @@ func adapt(room int64, busy bool) {
 		percent = busyPercent(room)
 	}
 	debug.SetGCPercent(percent)
-}
-
-const (
-	// quiet is how long a server must not have been busy, for work that can wait to begin.
-	quiet = time.Second
-	// longest is how long such work waits.
-	longest = 10 * time.Second
-)
-
-// AwaitQuiet returns when this process has not been busy for a second, after ten, or when ctx
-// ends.
-func AwaitQuiet(ctx context.Context) { awaitQuiet(ctx, new(meter).busy) }
-
-func awaitQuiet(ctx context.Context, busy func() bool) {
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
-	tick := time.NewTicker(quiet)
-	defer tick.Stop()
-	busy() // since now
-	for {
-		select {
-		case <-tick.C:
-			if !busy() {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // A meter measures how fast this process allocates.

@@ -1,11 +1,9 @@
 package memory
 
 import (
-	"context"
 	"runtime"
 	"runtime/debug"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -34,34 +32,6 @@ func TestAdapt(t *testing.T) {
 		if percent, _ := settings(); percent < test.least || percent > test.most {
 			t.Errorf("room %d, busy %t: got %d %%, want %d to %d", test.room, test.busy, percent, test.least, test.most)
 		}
-	}
-}
-
-// Work that can wait begins after the first second without much work, after ten, or not at all
-// in a server that stops.
-func TestAwaitQuiet(t *testing.T) {
-	for name, test := range map[string]struct{ busy, stop, want time.Duration }{
-		"nothing to do":  {0, time.Hour, time.Second},
-		"a burst":        {3500 * time.Millisecond, time.Hour, 5 * time.Second},
-		"always busy":    {time.Hour, time.Hour, 10 * time.Second},
-		"stopped before": {time.Hour, 2500 * time.Millisecond, 2500 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), test.stop)
-				defer cancel()
-				began := time.Now()
-				last := began
-				awaitQuiet(ctx, func() bool { // busy since the last call
-					before := last
-					last = time.Now()
-					return before.Sub(began) < test.busy
-				})
-				if took := time.Since(began); took != test.want {
-					t.Errorf("it took %v, want %v", took, test.want)
-				}
-			})
-		})
 	}
 }
 
@@ -112,20 +82,4 @@ func TestNotify(t *testing.T) {
 		<-c
 	}
 	close(end)
-}
-
-// A server with plenty of memory settles for work: many clusters are used as soon as they are ready.
-func TestSettleForWork(t *testing.T) {
-	t.Setenv("GOGC", "")
-	debug.SetGCPercent(100)
-	runtime.GC()
-	c := Begin(NoLimit, false)
-	c.Settle()
-	if percent, _ := settings(); percent <= 2*restPercent {
-		t.Errorf("after Settle: got %d %%, want more", percent)
-	}
-	c.End()
-	if percent, _ := settings(); percent != 100 {
-		t.Errorf("after End: got %d %%, want 100", percent)
-	}
 }
