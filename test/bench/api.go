@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -233,21 +232,4 @@ func (b *apiBench) cpu() (server, client time.Duration, err error) {
 	}
 	client, err = machine.CPUTime(machine.OwnPID)
 	return server, client, err
-}
-
-// sampleMemory samples the anonymous memory until stop is called. stop returns the largest
-// sample, in bytes.
-func (b *apiBench) sampleMemory(ctx context.Context) (stop func() float64) {
-	ctx, cancel := context.WithCancel(ctx)
-	most := make(chan float64)
-	go func() {
-		peak := 0.0
-		for pause(ctx, 20*time.Millisecond) == nil {
-			if parts, err := b.cluster.each(machine.AnonymousMemory); err == nil {
-				peak = max(peak, sum(parts))
-			}
-		}
-		most <- peak
-	}()
-	return sync.OnceValue(func() float64 { cancel(); return <-most })
 }

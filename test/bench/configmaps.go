@@ -35,7 +35,7 @@ func (b *apiBench) configMaps(ctx context.Context) error {
 
 // onObjects measures the rows on objects that stay.
 func (b *apiBench) onObjects(ctx context.Context) error {
-	peak := b.sampleMemory(ctx)
+	peak := b.cluster.sampleMemory(ctx, 20*time.Millisecond)
 	defer peak()
 	kept, err := b.fill(ctx)
 	if err != nil {

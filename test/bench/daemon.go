@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -74,6 +75,38 @@ type cluster struct {
 	host    string    // host:port of the secure listener
 	etcd    string    // URL of its etcd; empty: it has none
 	certs   string    // directory with admin.crt, admin.key and server-ca.crt
+
+	group *machine.Group // of its processes; nil: the benchmark's own
+}
+
+// start starts one of its processes.
+func (c *cluster) start(dir, name, binary string, args ...string) error {
+	if c.group != nil {
+		binary, args = c.group.Command(binary, args)
+	}
+	d, err := startDaemon(dir, name, binary, args...)
+	if err != nil {
+		return err
+	}
+	c.daemons = append(c.daemons, d)
+	return nil
+}
+
+// sampleMemory samples the anonymous memory of all processes until stop is called. stop returns the largest
+// sample, in bytes.
+func (c *cluster) sampleMemory(ctx context.Context, every time.Duration) (stop func() float64) {
+	ctx, cancel := context.WithCancel(ctx)
+	most := make(chan float64)
+	go func() {
+		peak := 0.0
+		for pause(ctx, every) == nil {
+			if parts, err := c.each(machine.AnonymousMemory); err == nil {
+				peak = max(peak, sum(parts))
+			}
+		}
+		most <- peak
+	}()
+	return sync.OnceValue(func() float64 { cancel(); return <-most })
 }
 
 // file is the path of a certificate (.crt) or a key (.key).

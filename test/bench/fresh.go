@@ -107,7 +107,7 @@ func (cmp *comparison) fresh(ctx context.Context, p *peer, dir string, s *sample
 	if err != nil {
 		return fmt.Errorf("wait until it is ready: %w", err)
 	}
-	peak := b.sampleMemory(ctx)
+	peak := b.cluster.sampleMemory(ctx, 20*time.Millisecond)
 	defer peak()
 	if err := b.row(ctx, l.row, o.create); err != nil {
 		return err

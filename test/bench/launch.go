@@ -63,12 +63,7 @@ func karve(title, binary string, database *userDatabase, options ...string) *pee
 				return err
 			}
 			args = append(append(args, own...), c.options...)
-			d, err := startDaemon(dir, "karve", binary, args...)
-			if err != nil {
-				return err
-			}
-			c.daemons = append(c.daemons, d)
-			return nil
+			return c.start(dir, "karve", binary, args...)
 		}}
 }
 
@@ -116,19 +111,14 @@ func etcdAndKubeAPIServer(etcd, kubeAPIServer, pki string) *peer {
 
 func (c *cluster) launchEtcd(binary, dir, peerPort string) error {
 	members := "http://127.0.0.1:" + peerPort
-	d, err := startDaemon(dir, "etcd", binary, "--data-dir", filepath.Join(dir, "data"),
+	return c.start(dir, "etcd", binary, "--data-dir", filepath.Join(dir, "data"),
 		"--listen-client-urls", c.etcd, "--advertise-client-urls", c.etcd,
 		"--listen-peer-urls", members, "--initial-advertise-peer-urls", members, "--initial-cluster", "default="+members)
-	if err != nil {
-		return err
-	}
-	c.daemons = append(c.daemons, d)
-	return nil
 }
 
 func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
 	key := c.file(certs.ServiceAccount, ".key")
-	d, err := startDaemon(dir, "kube-apiserver", binary,
+	return c.start(dir, "kube-apiserver", binary,
 		"--etcd-servers", c.etcd,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
 		"--endpoint-reconciler-type", "none", // loopback is no address for an endpoint
@@ -139,11 +129,6 @@ func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
 		"--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC",
 		"--allow-privileged=true", "--disable-admission-plugins", "ServiceAccount",
 		"--cert-dir", dir)
-	if err != nil {
-		return err
-	}
-	c.daemons = append(c.daemons, d)
-	return nil
 }
 
 // sizes are the sizes of the peer's binaries, in bytes.

@@ -15,10 +15,11 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench storage|start|footprint|api|datastores|fresh|large|crds|simulate [options]
+const usage = `usage: scripts/bench storage|start|minute|footprint|api|datastores|fresh|large|crds|simulate [options]
 
 storage    the datastore on a socket, beside etcd
 start      start and stop, beside etcd + kube-apiserver
+minute     memory and CPU of the first minute, and the smallest control group for it
 footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers react
@@ -59,6 +60,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return storage(ctx, args[1:], stdout, stderr)
 	case "start":
 		return start(ctx, args[1:], stdout, stderr)
+	case "minute":
+		return minuteCommand(ctx, args[1:], stdout, stderr)
 	case "footprint":
 		return footprint(ctx, args[1:], stdout, stderr)
 	case "api":
@@ -77,6 +80,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want storage, start, footprint, api, datastores, fresh, large, crds, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, start, minute, footprint, api, datastores, fresh, large, crds, simulate or stat", args[0])
 	}
 }
