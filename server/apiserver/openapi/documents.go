@@ -27,6 +27,8 @@ import (
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 // These are the paths at which upstream serves OpenAPI. Below v3Prefix, there is one document
@@ -57,9 +59,14 @@ type Documents struct {
 // NewDocuments returns the documents of servers with these configurations and feature gates.
 func NewDocuments(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, gates map[featuregate.Feature]bool) *Documents {
 	forgetBuilders(v2, v3)
-	d := &Documents{v2: v2, v3: v3, gates: gates, build: sync.OnceValue(func() string { return buildOf(debug.ReadBuildInfo()) })}
+	d := &Documents{v2: v2, v3: v3, gates: gates, build: sync.OnceValue(buildOfThis)}
 	d.definitions.make = func() (*openapicommon.OpenAPIV3Config, error) { return withDefinitions(v3), nil }
 	return d
+}
+
+func buildOfThis() string {
+	info, ok := debug.ReadBuildInfo()
+	return buildOf(info, ok, version.Build)
 }
 
 // Serve serves the documents of a server whose configuration has SkipOpenAPIInstallation. All API

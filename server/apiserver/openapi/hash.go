@@ -11,6 +11,8 @@ import (
 	restful "github.com/emicklei/go-restful/v3"
 	"k8s.io/component-base/featuregate"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 // hash returns what clients take for the hash of a group version's document: they keep a document with the
@@ -32,14 +34,16 @@ func source(build string, gates map[featuregate.Feature]bool, config *openapicom
 	return string(text), err
 }
 
-// buildOf identifies the code of a program, on whatever machine it was built. If neither version control nor
-// sums of modules say what the code is, the program has an identity of its own each time it runs.
-func buildOf(info *debug.BuildInfo, ok bool) string {
+// buildOf identifies the code of a program, on whatever machine it was built. name is version.Build. If neither
+// that, nor version control, nor sums of modules say what the code is, the program has an identity of its own each
+// time it runs.
+func buildOf(info *debug.BuildInfo, ok bool, name string) string {
 	if !ok {
 		return rand.Text()
 	}
 	var text strings.Builder
-	known := info.Main.Sum != "" // go install MODULE@VERSION
+	fmt.Fprintln(&text, version.Kubernetes, version.Release, name)
+	known := info.Main.Sum != "" || name != "dev" && !strings.HasSuffix(name, "-dirty") // go install MODULE@VERSION, or scripts/build
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":

@@ -83,24 +83,31 @@ func TestBuildOf(t *testing.T) {
 		change(info)
 		return info
 	}
-	same := buildOf(built(func(*debug.BuildInfo) {}), true)
+	same := buildOf(built(func(*debug.BuildInfo) {}), true, "dev")
 	for what, c := range map[string]struct {
 		change        func(*debug.BuildInfo)
 		ok            bool
 		like, certain bool // like the first one; the same each time
+		name          string
 	}{
-		"again":                 {func(*debug.BuildInfo) {}, true, true, true},
-		"another processor":     {func(i *debug.BuildInfo) { i.Settings[0].Value = "arm64" }, true, true, true},
-		"another revision":      {func(i *debug.BuildInfo) { i.Settings[1].Value = "2" }, true, false, true},
-		"another dependency":    {func(i *debug.BuildInfo) { i.Deps[0].Version, i.Deps[0].Sum = "v1.0.1", "h1:b" }, true, false, true},
-		"a replaced dependency": {func(i *debug.BuildInfo) { i.Deps[0].Replace = &debug.Module{Path: "b", Version: "v1", Sum: "h1:b"} }, true, false, true},
-		"go install":            {func(i *debug.BuildInfo) { i.Settings, i.Main.Sum = nil, "h1:m" }, true, false, true},
-		"a modified tree":       {func(i *debug.BuildInfo) { i.Settings[2].Value = "true" }, true, false, false},
-		"no version control":    {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, false},
-		"a local dependency":    {func(i *debug.BuildInfo) { i.Deps[0].Replace = &debug.Module{Path: "../b"} }, true, false, false},
-		"nothing is known":      {func(*debug.BuildInfo) {}, false, false, false},
+		"again":                 {func(*debug.BuildInfo) {}, true, true, true, ""},
+		"another processor":     {func(i *debug.BuildInfo) { i.Settings[0].Value = "arm64" }, true, true, true, ""},
+		"another revision":      {func(i *debug.BuildInfo) { i.Settings[1].Value = "2" }, true, false, true, ""},
+		"another dependency":    {func(i *debug.BuildInfo) { i.Deps[0].Version, i.Deps[0].Sum = "v1.0.1", "h1:b" }, true, false, true, ""},
+		"a replaced dependency": {func(i *debug.BuildInfo) { i.Deps[0].Replace = &debug.Module{Path: "b", Version: "v1", Sum: "h1:b"} }, true, false, true, ""},
+		"go install":            {func(i *debug.BuildInfo) { i.Settings, i.Main.Sum = nil, "h1:m" }, true, false, true, ""},
+		"a modified tree":       {func(i *debug.BuildInfo) { i.Settings[2].Value = "true" }, true, false, false, ""},
+		"no version control":    {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, false, ""},
+		"a local dependency":    {func(i *debug.BuildInfo) { i.Deps[0].Replace = &debug.Module{Path: "../b"} }, true, false, false, ""},
+		"nothing is known":      {func(*debug.BuildInfo) {}, false, false, false, ""},
+		"scripts/build":         {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, true, "dev-0a1b2c3"},
+		"another commit":        {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, true, "dev-1a1b2c3"},
+		"a modified one":        {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, false, "dev-0a1b2c3-dirty"},
 	} {
-		got, again := buildOf(built(c.change), c.ok), buildOf(built(c.change), c.ok)
+		if c.name == "" {
+			c.name = "dev"
+		}
+		got, again := buildOf(built(c.change), c.ok, c.name), buildOf(built(c.change), c.ok, c.name)
 		if (got == same) != c.like || (got == again) != c.certain {
 			t.Errorf("%s: like the first one %t, the same again %t; want %t, %t", what, got == same, got == again, c.like, c.certain)
 		}
