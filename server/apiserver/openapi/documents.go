@@ -87,6 +87,9 @@ func (d *Documents) serveV3(services []*restful.WebService, paths *mux.PathRecor
 	for _, service := range services {
 		byVersion[strings.TrimPrefix(service.RootPath(), "/")] = service
 	}
+	// Every server of the chain has this one, and the aggregator asks any of them. apiextensions-apiserver has built
+	// it, with upstream's hash.
+	delete(byVersion, "version")
 	s := &servedV3{documents: map[string]*expiring[document]{}, absent: handler3.NewOpenAPIService()}
 	for version, service := range byVersion {
 		s.documents[version] = &expiring[document]{make: func() (document, error) { return d.buildV3(version, service) }}

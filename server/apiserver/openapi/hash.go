@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	restful "github.com/emicklei/go-restful/v3"
@@ -20,12 +21,12 @@ import (
 // document is built from: the code, the feature gates and the configuration (all in source), and
 // the routes that are served. So it changes whenever the document may. Servers of one version that serve the same have the same.
 func hash(source string, service *restful.WebService) string {
-	h := sha512.New()
-	fmt.Fprintln(h, source)
-	for _, r := range service.Routes() { // in the order in which they were installed
-		fmt.Fprintf(h, "%s %s %s %q %q %T %T %t\n", r.Method, r.Path, r.Operation, r.Consumes, r.Produces, r.ReadSample, r.WriteSample, r.Deprecated)
+	var routes []string
+	for _, r := range service.Routes() {
+		routes = append(routes, fmt.Sprintf("%s %s %s %q %q %T %T %t", r.Method, r.Path, r.Operation, r.Consumes, r.Produces, r.ReadSample, r.WriteSample, r.Deprecated))
 	}
-	return fmt.Sprintf("%X", h.Sum(nil))
+	slices.Sort(routes) // upstream installs some in the order of a map
+	return fmt.Sprintf("%X", sha512.Sum512([]byte(source+"\n"+strings.Join(routes, "\n"))))
 }
 
 // source returns what the documents of a server have in common. Info has the emulated version.
@@ -58,7 +59,7 @@ func buildOf(info *debug.BuildInfo, ok bool, name string) string {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		known = known && m.Sum != "" // not a directory
+		known = known && (m.Sum != "" || strings.HasPrefix(m.Path, "./")) // a directory elsewhere may have any code
 		fmt.Fprintln(&text, m.Path, m.Version, m.Sum)
 	}
 	if !known {

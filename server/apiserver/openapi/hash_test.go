@@ -99,6 +99,7 @@ func TestBuildOf(t *testing.T) {
 		"a modified tree":       {func(i *debug.BuildInfo) { i.Settings[2].Value = "true" }, true, false, false, ""},
 		"no version control":    {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, false, ""},
 		"a local dependency":    {func(i *debug.BuildInfo) { i.Deps[0].Replace = &debug.Module{Path: "../b"} }, true, false, false, ""},
+		"a module of the tree":  {func(i *debug.BuildInfo) { i.Deps[0].Replace = &debug.Module{Path: "./b"} }, true, false, true, ""},
 		"nothing is known":      {func(*debug.BuildInfo) {}, false, false, false, ""},
 		"scripts/build":         {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, true, "dev-0a1b2c3"},
 		"another commit":        {func(i *debug.BuildInfo) { i.Settings = nil }, true, false, true, "dev-1a1b2c3"},
