@@ -319,11 +319,11 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// A start reports a directory that it cannot make, and the option that names it.
+// A start reports a directory that is none, and the option that names it.
 func TestDirectoryIsNone(t *testing.T) {
 	for want, tc := range map[string]func(*Config){
-		"--data-dir: mkdir " + os.DevNull:           func(c *Config) { c.DataDir = os.DevNull },
-		"--datastore-endpoint: mkdir " + os.DevNull: func(c *Config) { c.DatastoreEndpoint = "sqlite://" + os.DevNull + "/x" },
+		"--data-dir: " + os.DevNull + " is a file":           func(c *Config) { c.DataDir = os.DevNull },
+		"--datastore-endpoint: " + os.DevNull + " is a file": func(c *Config) { c.DatastoreEndpoint = "sqlite://" + os.DevNull + "/x" },
 	} {
 		c := quietConfig(t)
 		c.SecurePort, c.InsecurePort = 0, 0

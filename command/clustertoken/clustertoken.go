@@ -67,7 +67,12 @@ server in --data-dir. If the present secret is lost, --lost takes the keys from 
 					&cli.BoolFlag{Name: lost, Usage: "do without the present secret: the keys in --data-dir, which must be those of the cluster, are encrypted again"},
 					&cli.StringFlag{Name: apiserver.EncryptionOption, Usage: "`FILE` that replaces the cluster's configuration of the encryption of stored objects; '' removes it"},
 				),
-				Before: options.FindDataDir,
+				Before: func(c *cli.Context) error {
+					if c.IsSet("datastore-endpoint") { // no server is asked
+						return options.ReadDataDir(c)
+					}
+					return options.FindDataDir(c)
+				},
 				Action: rotate,
 			},
 		},

@@ -26,5 +26,8 @@ func Lock(dir string) (unlock func(), err error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	return func() { d.Close() }, nil
+	return func() {
+		release(d)
+		d.Close()
+	}, nil
 }

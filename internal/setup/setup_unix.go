@@ -19,6 +19,9 @@ func lock(f *os.File) error {
 	return err
 }
 
+// release ends the lock. Closing the file would not, while a process that is being started still has it.
+func release(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
+
 // apart keeps the terminal's Ctrl-C from a program: only this process decides what an interruption
 // ends, and how.
 func apart(cmd *exec.Cmd) {
