@@ -52,6 +52,7 @@ var units = map[string]struct {
 	"client µs each":    {"client-CPU-sec/op", 1e-6, false},
 	"datastore µs each": {"datastore-CPU-sec/op", 1e-6, false},
 	"MB":                {"B", 1e6, false},
+	"MiB":               {"B", 1 << 20, false},
 	"kB/s":              {"written-B/sec", 1e3, false},
 	"% of a core":       {"cores", 1e-2, false},
 	"/min":              {"commits/min", 1, false},
