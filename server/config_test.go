@@ -37,7 +37,7 @@ var mistakes = map[string]struct {
 	make func(*Config)
 	want []string
 }{
-	"no data directory":      {func(c *Config) { c.DataDir = "" }, []string{"--data-dir", "needs a directory"}},
+	"no data directory":      {func(c *Config) { c.DataDir = "" }, []string{"--data-dir", "a directory"}},
 	"secure port":            {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
 	"negative port":          {func(c *Config) { c.SecurePort = -1 }, []string{"--secure-port -1"}},
 	"insecure port":          {func(c *Config) { c.InsecurePort = 65536 }, []string{"--insecure-port 65536"}},

@@ -210,6 +210,10 @@ func shared(t *testing.T) *cluster {
 // in several processes at once.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	// The API server reaches other addresses of this machine through a proxy, if there is one.
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
+		os.Unsetenv(name)
+	}
 	all := !testing.Short() && testing.CoverMode() == ""
 	for _, only := range []string{"test.run", "test.bench", "test.fuzz", "test.list", "test.cpuprofile", "test.memprofile", "test.trace"} {
 		all = all && flag.Lookup(only).Value.String() == ""
