@@ -24,14 +24,14 @@ const (
 	patience = time.Second
 )
 
-// Runner is a reader of files of upstream's (a ControllerRunner of package dynamiccertificates).
+// Runner is one of upstream's file readers: a ControllerRunner of package dynamiccertificates.
 type Runner interface {
 	RunOnce(context.Context) error
 	Run(ctx context.Context, workers int)
 }
 
-// Reader is a reader of upstream's that follows its files with the watcher of this process instead
-// of its own.
+// Reader makes one of upstream's file readers follow its files with the watcher of this process instead
+// of a watcher of its own.
 type Reader struct {
 	Upstream Runner
 	Files    []string
@@ -56,8 +56,7 @@ func Follow(ctx context.Context, read func(context.Context) error, files ...stri
 	shared.join(f)
 	defer shared.leave(f)
 	var failing time.Time // since when; zero: the files can be used
-	var retry time.Duration
-	told := ""
+	retry, told := firstRetry, ""
 	for {
 		shared.watch(f) // first, so that no change after the read is missed
 		next := every

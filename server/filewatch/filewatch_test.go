@@ -345,3 +345,20 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		t.Errorf("got %d lines, want 1:\n%s", n, &log.Buffer)
 	}
 }
+
+// A file that goes before the first read of it is read again after longer and longer pauses, as one that goes later.
+func TestFileThatIsGoneFromTheBeginning(t *testing.T) {
+	const reads = 5
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	began, n := time.Now(), 0
+	Follow(ctx, func(context.Context) error {
+		if n++; n == reads {
+			end()
+		}
+		return errors.New("gone")
+	}, filepath.Join(t.TempDir(), "tls.crt"))
+	if got, least := time.Since(began), firstRetry*(1<<(reads-1)-1); got < least {
+		t.Errorf("%d reads took %v, want %v at least", reads, got, least)
+	}
+}
