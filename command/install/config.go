@@ -146,6 +146,9 @@ func (c *config) directories() []string {
 	return []string{c.dataDir, c.storeDir}
 }
 
+// everything is the directories of the data and of the backup that an upgrade makes.
+func (c *config) everything() []string { return append(c.directories(), backupOf(c).dir) }
+
 // external reports whether the datastore is another program's.
 func (c *config) external() bool { return !c.location.BuiltIn() }
 

@@ -107,7 +107,7 @@ func (r *Remover) Run(ctx context.Context) error {
 // kept are the arguments for rm that delete what a purge would: the configuration, and Karve's own directories.
 func (r *Remover) kept(c *config) []string {
 	all := []string{shell.Quoted(r.Config)}
-	for _, dir := range append(c.directories(), c.dataDir+".before-upgrade") {
+	for _, dir := range c.everything() {
 		if marker.Ours(dir) {
 			all = append(all, shell.Quoted(dir))
 		}
@@ -117,7 +117,7 @@ func (r *Remover) kept(c *config) []string {
 
 // purge removes the data and the configuration, and returns what it has left.
 func (r *Remover) purge(c *config) (left []string) {
-	for _, dir := range append(c.directories(), c.dataDir+".before-upgrade") {
+	for _, dir := range c.everything() {
 		if marker.Ours(dir) {
 			os.RemoveAll(real(dir))
 			os.Remove(dir) // a link to it
