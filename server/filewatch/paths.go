@@ -23,7 +23,8 @@ func steps(file string) []string {
 	}
 	const root = string(filepath.Separator)
 	var all []string
-	at, rest := root, file
+	volume := filepath.VolumeName(file) // of Windows
+	at, rest := volume+root, file[len(volume):]
 	for range mostLinks {
 		name, after, target := "", "", ""
 		for {
@@ -39,7 +40,8 @@ func steps(file string) []string {
 			at, rest = next, after
 		}
 		if filepath.IsAbs(target) {
-			at = root
+			volume = filepath.VolumeName(target)
+			at, target = volume+root, target[len(volume):]
 		}
 		rest = target + root + after // not cleaned: what is before a .. may be a link
 	}
