@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
@@ -181,6 +182,119 @@ func TestMissingWALIsRefused(t *testing.T) {
 	}
 }
 
+// Somebody puts another database in place by hand, and leaves the WAL of a killed server there. SQLite would copy that WAL into it.
+// A start refuses, reading refuses, and neither changes a file. Without the WAL, the database is whole.
+func TestForeignWALIsRefused(t *testing.T) {
+	needsSeal(t)
+	for name, other := range map[string]func(t *testing.T, from string) string{
+		"a backup": func(t *testing.T, from string) string {
+			to := filepath.Join(t.TempDir(), EngineFile)
+			if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(filepath.Join(from, EngineFile)), to, backup.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			return to
+		},
+		"a copy of the closed file": func(_ *testing.T, from string) string { return filepath.Join(from, EngineFile) },
+		"of another cluster":        func(t *testing.T, _ string) string { return filepath.Join(writtenStore(t, true), EngineFile) },
+		"of an earlier release": func(t *testing.T, _ string) string {
+			path := filepath.Join(writtenStore(t, true), EngineFile)
+			c, err := sqlitefile.Connect(path, nil)
+			if err == nil {
+				err = errors.Join(c.Exec("DELETE FROM meta WHERE name LIKE 'run%'"), c.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return path
+		},
+	} {
+		for _, writes := range []int{1, 700} { // within the first generation of the WAL, and after it
+			t.Run(fmt.Sprint(name, ", ", writes), func(t *testing.T) {
+				dir := writtenStore(t, true)
+				other := other(t, copyStore(t, dir))
+				want := keysOf(t, copyStore(t, filepath.Dir(other)))
+				e, lock := openLocked(t, dir, Options{})
+				for i := range writes {
+					put(t, e, fmt.Sprintf("/later/%d", i), strings.Repeat("later", 2000))
+				}
+				waitSealed(t, e)
+				crash(t, e)
+				lock.Close()
+				content, err := os.ReadFile(other)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(dir, EngineFile), content, 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := filesOf(t, dir)
+				if err := tryOpen(t, dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "-wal is the WAL of another database") {
+					t.Errorf("a start: %v", err)
+				}
+				err = sqlitefile.View(filepath.Join(dir, EngineFile), func(*sqlitefile.Connection) error { return nil })
+				if !errors.Is(err, ErrCorrupt) {
+					t.Errorf("reading: %v, want ErrCorrupt", err)
+				}
+				if after := filesOf(t, dir); !maps.Equal(before, after) {
+					t.Error("a file was changed")
+				}
+				if err := os.Remove(filepath.Join(dir, EngineFile+"-wal")); err != nil {
+					t.Fatal(err)
+				}
+				if got := keysOf(t, dir); got != want {
+					t.Error("without the WAL, it is not what it was")
+				}
+			})
+		}
+	}
+}
+
+// keysOf returns the live keys and their values.
+func keysOf(t *testing.T, dir string) string {
+	t.Helper()
+	e, lock := openLocked(t, dir, Options{})
+	defer lock.Close()
+	defer e.Close()
+	all, err := e.Range(t.Context(), RangeRequest{Key: "/", End: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, kv := range all.KVs {
+		fmt.Fprintf(&b, "%s=%s\n", kv.Key, kv.Value)
+	}
+	return b.String()
+}
+
+// A server that is killed at any step of its start finds its own WAL again.
+func TestKilledStartKnowsItsWAL(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		dir := writtenStore(t, clean)
+		want := contents(t, copyStore(t, dir))
+		for range 3 {
+			f, err := sqlitefile.Open(filepath.Join(dir, EngineFile), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.OnStep(func(step string) error {
+				if step == "checkpoint" {
+					return errors.New("killed")
+				}
+				return nil
+			})
+			if err := f.MarkInUse(nil); err == nil {
+				t.Fatal("it was not killed before the number was in the database itself")
+			}
+			killed := copyStore(t, dir)
+			f.Close(false)
+			dir = killed
+		}
+		if got := contents(t, dir); got != want {
+			t.Errorf("clean %v: the database has other contents", clean)
+		}
+	}
+}
+
 func TestRefusedFilesAreLeftAlone(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -266,12 +380,37 @@ func TestBadRowIsNamed(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	before, _ := os.ReadFile(path)
 	err := tryOpen(t, dir)
+	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+		t.Error("the refused database was changed")
+	}
 	if want := fmt.Sprintf("row %d (revision 125)", sqlitefile.RowID(125, 0)); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v, want it to name %s and %s", err, path, want)
 	}
 	if again := tryOpen(t, dir); fmt.Sprint(again) != fmt.Sprint(err) {
 		t.Errorf("the second start says %v", again)
+	}
+}
+
+// The bad row may be in the WAL of a killed server, which a refused start does not copy back.
+func TestBadRowInTheWALIsLeftAlone(t *testing.T) {
+	dir := writtenStore(t, false)
+	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), url.Values{"_pragma": {"wal_autocheckpoint(0)"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Exec("UPDATE log SET crc = crc + 1 WHERE id = (SELECT MAX(id) FROM log)"); err != nil {
+		t.Fatal(err)
+	}
+	killed := copyStore(t, dir)
+	c.Close()
+	before := filesOf(t, killed)
+	if err := tryOpen(t, killed); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "checksum") {
+		t.Errorf("got %v, want ErrCorrupt for a checksum", err)
+	}
+	if after := filesOf(t, killed); !maps.Equal(before, after) {
+		t.Error("the refused database or its WAL was changed")
 	}
 }
 

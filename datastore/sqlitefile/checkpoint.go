@@ -3,6 +3,7 @@ package sqlitefile
 import (
 	"database/sql/driver"
 	"fmt"
+	"maps"
 	"os"
 )
 
@@ -99,7 +100,16 @@ func (f *File) setState(s stopState, more Metas) error {
 // order. The mark goes into the database itself, not only into its WAL: if the WAL is missing at
 // the next start, that start notices. The committer seals the database next.
 func (f *File) MarkInUse(changed Metas) error {
-	err := f.setState(f.openState, changed)
+	metas, err := f.Metas()
+	if err != nil {
+		return err
+	}
+	with := Metas{}
+	if metas.Closed() {
+		with = newRun(metas["run"])
+	}
+	maps.Copy(with, changed)
+	err = f.setState(f.openState, with)
 	if err == nil && f.relaxed {
 		err = f.Sync()
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -96,8 +97,10 @@ func Open(path string, relaxed bool) (*File, error) {
 		return nil, Explain(path, err)
 	}
 	f.readers = make(chan *Connection, readersMax)
+	reading := pragmas(relaxed)
+	reading.Set("mode", "ro") // see Close
 	for range readersMax {
-		c, err := f.connect(query)
+		c, err := f.connect(reading)
 		if err != nil {
 			f.Close(false)
 			return nil, Explain(path, err)
@@ -226,12 +229,16 @@ func (f *File) CloseInOrder(metas Metas, room func(why error) bool) error {
 	return f.Close(f.wal == 0)
 }
 
-// Close waits for the readers and closes all connections. Unless clean is true, SQLite leaves the
-// WAL, which then has the newest commits.
+// Close waits for the readers and closes all connections. Unless clean is true, it changes no file: the WAL
+// has the newest commits.
 func (f *File) Close(clean bool) error {
 	connections := []*Connection{f.writer}
 	for range f.reading {
 		connections = append(connections, <-f.readers)
+	}
+	if clean {
+		// The last connection to close copies the WAL back and removes it. One that only reads cannot.
+		slices.Reverse(connections)
 	}
 	close(f.readers)
 	f.endLongReads()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 )
 
@@ -32,36 +31,30 @@ func Inspect(path string) error {
 	if v := int64(binary.BigEndian.Uint32(header[60:])); v > SchemaVersion {
 		return newerSchema(path, v)
 	}
-	if err := inspectWAL(path); err != nil || !HasWAL(path) {
+	alone, err := metasAlone(path)
+	if err == nil && alone != nil {
+		err = checkStopped(path, alone.state())
+	}
+	if err != nil || !HasWAL(path) {
 		return err
 	}
 	// A newer release that was killed may have written its schema to the WAL only. Another
 	// error of this reading is not reported here: SQLite meets it again when it opens the file.
 	var schema int64
+	var with Metas
 	err = ViewLocked(path, func(c *Connection) (err error) {
-		schema, err = c.Number("PRAGMA user_version")
+		if schema, err = c.Number("PRAGMA user_version"); err == nil {
+			with, err = c.Metas()
+		}
 		return err
 	})
 	if err == nil && schema > SchemaVersion {
 		return newerSchema(path, schema)
 	}
+	if err == nil && alone != nil {
+		return checkRun(path, alone, with)
+	}
 	return nil
-}
-
-// inspectWAL compares what the database, read without its WAL, says of the last stop with the WAL
-// that is there.
-func inspectWAL(path string) error {
-	c, err := Connect(path, url.Values{"mode": {"ro"}, "immutable": {"1"}})
-	if err != nil {
-		return Explain(path, err)
-	}
-	defer c.Close()
-	value, err := c.Number(`SELECT value FROM meta WHERE name = 'clean'`)
-	if err != nil {
-		// A power loss has torn a checkpoint: the WAL has the pages.
-		return nil
-	}
-	return checkStopped(path, stopState(value))
 }
 
 // IsDatabase reports, by the header of a file, whether it is a database of the engine. The caller

@@ -10,6 +10,7 @@ import "database/sql/driver"
 //	resume             in a backup: the revision at which a start goes on
 //	clean              how the last process left the database; see stopState
 //	log_rows, log_sum  number of rows and sum over their ids, when closed in order
+//	run, run_before    which database this is; see run.go
 type Metas map[string]int64
 
 // state returns what the row "clean" says.
@@ -55,8 +56,11 @@ func (c *Connection) SetMetas(metas Metas) error {
 	return nil
 }
 
-// SetClosed marks a database as closed in order, with that number of rows and sum over their ids.
+// SetClosed marks a new database as closed in order, with that number of rows and sum over their ids.
 func (c *Connection) SetClosed(rows, sum int64) error {
+	if err := c.SetMetas(newRun(0)); err != nil {
+		return err
+	}
 	return c.SetMetas(Metas{"log_rows": rows, "log_sum": sum, "clean": int64(stopClosed)})
 }
 

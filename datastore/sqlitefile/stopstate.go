@@ -23,6 +23,9 @@ const (
 // closed reports whether the last process closed the database in order.
 func (s stopState) closed() bool { return s == stopClosed }
 
+// open reports whether the last commit was that of a start or of a checkpoint.
+func (s stopState) open() bool { return s == stopOpen || s == stopOpenRelaxed }
+
 // ordered reports whether each commit was on the disk before the next one was written.
 func (s stopState) ordered() bool { return s == stopOpen || s == stopSealed }
 

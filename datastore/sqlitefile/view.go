@@ -100,10 +100,13 @@ func ViewLocked(path string, body func(c *Connection) error) error {
 }
 
 // View is [ViewAny] for databases of the engine; it refuses others with [ErrForeign] or
-// [ErrNewerSchema].
+// [ErrNewerSchema], and one beside the WAL of another with [ErrCorrupt].
 func View(path string, body func(c *Connection) error) error {
 	return ViewAny(path, func(c *Connection) error {
 		if err := checkIdentity(path, c); err != nil {
+			return err
+		}
+		if err := checkRunOf(path, c); err != nil {
 			return err
 		}
 		return body(c)
