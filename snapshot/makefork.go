@@ -58,13 +58,7 @@ func forkInto(ctx context.Context, source string, to Target) (*Forked, error) {
 		return &Forked{*already, true}, removeMark(to.DataDir)
 	}
 	if begun == nil {
-		path, err := filepath.Abs(source)
-		if err != nil {
-			return nil, err
-		}
-		begun = &mark{Source: path, ID: 1 + rand.Int64N(math.MaxInt64), Restore: to.whole}
-		// The mark is durable before anything that it marks.
-		if err := write(to.DataDir, unfinished, begun); err != nil {
+		if begun, err = begin(source, to); err != nil {
 			return nil, err
 		}
 	}
@@ -84,6 +78,16 @@ func forkInto(ctx context.Context, source string, to Target) (*Forked, error) {
 		return nil, err
 	}
 	return &Forked{of, false}, removeMark(to.DataDir)
+}
+
+// begin marks a directory. The mark is durable before anything that it marks.
+func begin(source string, to Target) (*mark, error) {
+	path, err := filepath.Abs(source)
+	if err != nil {
+		return nil, err
+	}
+	begun := &mark{Source: path, ID: 1 + rand.Int64N(math.MaxInt64), Restore: to.whole}
+	return begun, write(to.DataDir, unfinished, begun)
 }
 
 func removeMark(dataDir string) error {

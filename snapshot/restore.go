@@ -26,8 +26,8 @@ const Elsewhere = "from-backup"
 // keys, so that nodes, kubeconfigs and tokens remain valid. Like [Fork], it continues at a revision far above that of the
 // snapshot, can be stopped at any point, and finishes when it is called again. It replaces no file.
 //
-// It calls files with the snapshot when it has found that the directory has no cluster and the snapshot is whole, and before it
-// makes anything. files may place the user's files ([Snapshot.PlaceFiles]).
+// It calls files with the snapshot when it has found that the directory has no cluster and the snapshot is whole, and has marked the
+// directory as unfinished. files may place the user's files ([Snapshot.PlaceFiles]).
 func Restore(ctx context.Context, source string, to Target, files func(*Snapshot) error) (*Info, error) {
 	to.whole = true
 	done, err := restore(ctx, source, to, files)
@@ -46,8 +46,16 @@ func restore(ctx context.Context, source string, to Target, files func(*Snapshot
 		if err := to.read(source, func(s *Snapshot) error { _, err := s.Verify(ctx, to.DataDir); return err }); err != nil {
 			return nil, err
 		}
+		if _, err := begin(source, to); err != nil {
+			return nil, err
+		}
 	}
+	// The user's files come behind the mark, because one of them is the configuration with which a server could start, and
+	// before the end of the restore, because a directory that has a cluster is refused.
 	if err := to.read(source, files); err != nil {
+		if begun == nil {
+			err = errors.Join(err, removeMark(to.DataDir))
+		}
 		return nil, err
 	}
 	done, err := forkInto(ctx, source, to)

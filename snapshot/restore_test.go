@@ -156,8 +156,12 @@ func TestRestoreKilledAtEachCall(t *testing.T) {
 		} else if _, err := os.Lstat(filepath.Join(dir, datastore.EngineFile)); err == nil { // it was complete
 			wantRestored(t, dir)
 			continue
-		} else if _, err := os.Lstat(filepath.Join(dir, "certs")); err == nil {
-			t.Errorf("killed at call %d: there are certificates, and no mark", n)
+		} else {
+			for _, name := range []string{"certs", "etc/config.yaml"} {
+				if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+					t.Errorf("killed at call %d: there is %s, and no mark", n, name)
+				}
+			}
 		}
 		if err := restored(t.Context(), file, dir); err != nil {
 			t.Errorf("killed at call %d: the next restore: %v", n, err)
