@@ -222,6 +222,9 @@ func datastoreRestore(c *cli.Context) error {
 					return err
 				}
 				fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
+				for _, path := range r.Removed {
+					fmt.Fprintf(c.App.Writer, "removed %s, which an earlier restore had kept\n", path)
+				}
 				if r.Kept != "" {
 					fmt.Fprintf(c.App.Writer, "the earlier database is kept as %s\n", r.Kept)
 				}

@@ -93,8 +93,8 @@ func (b *backup) putBack(ctx context.Context, i *Installer, config string) {
 		i.Warn("the data could not be restored: %v. The backup is %s", err, b.file)
 		return
 	}
+	i.Warn("the data of before the upgrade are restored, without what the new version has acknowledged since; that is only in the file that was kept")
 	i.Warn("%s", lastLine(said))
-	i.Warn("the data of before the upgrade are restored")
 }
 
 func lastLine(text string) string {

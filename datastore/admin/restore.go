@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
@@ -17,7 +19,7 @@ import (
 )
 
 // Restore replaces the database in a locked directory with a backup. It verifies the backup first and
-// only reads it. The replaced database stays as mvcc.db.before-restore-TIME.
+// only reads it. The replaced database stays as mvcc.db.before-restore-TIME, until [keptMax] more were replaced.
 //
 // Restore raises the revision by [backup.RevisionMargin] above that of the backup and, as far as it can be read, that
 // of the file it replaces, and compacts everything before. A client that
@@ -63,14 +65,44 @@ func Restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 
-	suffix := ".before-restore-" + time.Now().UTC().Format("20060102T150405Z")
-	if out.Kept, err = replaceDatabase(lock, fresh, suffix); err != nil {
+	if out.Kept, err = replaceDatabase(lock, fresh, keptSuffix+time.Now().UTC().Format(keptTime)); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
+	}
+	if out.Kept != "" {
+		out.Removed = removeKept(to, out.Kept)
 	}
 	if info, err := os.Stat(to); err == nil {
 		out.Bytes = info.Size()
 	}
 	return out, nil
+}
+
+// The name of a database that a restore has replaced.
+const (
+	keptSuffix = ".before-restore-"
+	keptTime   = "20060102T150405Z"
+)
+
+// keptMax is how many replaced databases stay beside the newest one. It is a number and no age, because the clock of a board may be
+// wrong by years.
+const keptMax = 3
+
+// removeKept removes the databases that earlier restores have replaced, but for the last ones and newest, and returns their paths.
+func removeKept(database, newest string) (removed []string) {
+	all, _ := filepath.Glob(database + keptSuffix + "*")
+	all = slices.DeleteFunc(all, func(path string) bool {
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(path, database+keptSuffix), ".")
+		_, err := time.Parse(keptTime, stamp)
+		info, statErr := os.Lstat(path)
+		return err != nil || statErr != nil || path == newest || !info.Mode().IsRegular() || !sqlitefile.IsDatabase(path)
+	})
+	slices.Sort(all)
+	for _, path := range all[:max(0, len(all)-keptMax)] {
+		if sqlitefile.Remove(path) == nil {
+			removed = append(removed, path)
+		}
+	}
+	return removed
 }
 
 // replaceDatabase replaces the database in a locked directory with a finished one, and returns the new

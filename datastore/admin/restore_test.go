@@ -36,6 +36,52 @@ func init() {
 	}
 }
 
+// A restore removes what earlier ones have kept, but for a few, and never what only has such a name.
+func TestRestoresKeepAFewDatabases(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(t.TempDir(), "backup")
+	e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+	defer lock.Close()
+	enginetest.Put(t, e, "/k", "v")
+	if _, err := e.Backup(t.Context(), file, backup.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	database := filepath.Join(dir, datastore.EngineFile)
+	others := []string{database + ".before-restore-mine", database + ".before-restore-20010101T000000Z"}
+	for _, path := range others {
+		if err := os.WriteFile(path, []byte("not a database"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A clock that was ahead has named one, which is not newer than what the next restore keeps.
+	if err := os.Link(database, database+".before-restore-20990101T000000Z"); err != nil {
+		t.Fatal(err)
+	}
+	kept, removed := 1, 0
+	for range keptMax + 2 {
+		done, err := Restore(t.Context(), lock, file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there, err := directory.Exists(done.Kept); !there {
+			t.Errorf("%s, which the restore has kept, is not there: %v", done.Kept, err)
+		}
+		kept++
+		removed += len(done.Removed)
+	}
+	if got := len(enginetest.Glob(t, dir, "*.before-restore-*Z*")); removed != kept-1-keptMax || got != 1+keptMax+1 {
+		t.Errorf("%d of %d were removed, and %d are there", removed, kept, got)
+	}
+	for _, path := range others {
+		if there, err := directory.Exists(path); !there {
+			t.Errorf("%s is gone: %v", path, err)
+		}
+	}
+}
+
 func TestRestore(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(t.TempDir(), "backup")

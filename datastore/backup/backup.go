@@ -27,6 +27,8 @@ type Result struct {
 	Revision int64  `json:"revision"`
 	Keys     int64  `json:"keys"`
 	Bytes    int64  `json:"bytes"`
+	// Removed are files that earlier restores had kept.
+	Removed []string `json:"removed,omitempty"`
 }
 
 // Options configure a backup. The zero value never overwrites.
