@@ -122,6 +122,8 @@ func (p *plan) authority(c *pair) error {
 	case c.ours && c.key != nil && (forced || due):
 		p.note(c.name, false, "renewed with the same name and key: what it signed stays valid; clients that have a copy of the former certificate can use it until %s", date(c.main.NotAfter))
 		return p.makeCA(c, c.main)
+	case c.ours && c.key == nil:
+		p.note(c.name, true, "%s is missing: neither %s nor what it has signed can be renewed, and nothing new is signed: put it back from a backup (karve backup) or another server, or replace the authority (karve certs rotate-ca)", c.keyFile, c.certFile)
 	case due:
 		p.note(c.name, true, "%s: put a certificate with the same name and key in place of %s", expiry(c, p.now), c.certFile)
 	case p.now.Before(c.main.NotBefore):

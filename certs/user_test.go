@@ -136,8 +136,8 @@ func TestMissingCAKey(t *testing.T) {
 	b.remove(t, "server-ca.key")
 	before := b.files(t)
 	s, notes := b.ensure(t)
-	if len(notes) != 0 {
-		t.Errorf("notes: %v", texts(notes))
+	if said := texts(notes); len(notes) != 1 || !strings.Contains(said, "server-ca.key is missing: neither ") || !strings.Contains(said, "karve backup") {
+		t.Errorf("notes: %v, want what cannot be renewed, and what to do", said)
 	}
 	b.now = today.AddDate(0, 9, 0) // due: reported
 	if _, notes, err := s.Renew(); err != nil || !strings.Contains(texts(notes), "server-ca.key is needed") {

@@ -58,6 +58,7 @@ func (s *controlPlane) announce() error {
 	if s.Ready != nil {
 		s.Ready(info)
 	}
+	s.recordServed()
 	return nil
 }
 

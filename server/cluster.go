@@ -13,6 +13,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/certificates"
+	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server/membership"
 )
 
@@ -77,6 +78,7 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	server := membership.Server{
 		Certs: s.certificates.CertsConfig(), Token: s.clusterToken, NewAuthorities: s.NewAuthorities,
 		OtherFrontProxy: apiserver.LastArg(s.APIServerArgs, apiserver.FrontProxyOption) != "",
+		Lasting:         !s.location.InMemory(),
 	}
 	file := apiserver.LastArg(s.APIServerArgs, apiserver.EncryptionOption)
 	if file != "" {
@@ -124,6 +126,16 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 		return s.logFingerprints(server.Certs.Dir)
 	}
 	return nil
+}
+
+// recordServed records that the keys of this server have served a cluster that outlives the process.
+func (s *controlPlane) recordServed() {
+	if s.location.InMemory() {
+		return
+	}
+	if err := membership.Served(certificates.Dir(s.DataDir)); err != nil && !marker.MayStayUnmarked(err) {
+		s.Log.Warnf("it could not be recorded that the cluster has been ready, so a start on an empty datastore would make a new one: %v", err)
+	}
 }
 
 // checkEncryptionFile returns an error if file, which may not exist, lacks the key of Secrets in the datastore. The API server

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/membership"
 )
 
 // A datastore in a directory of its own stores its state only there, and no other server may
@@ -36,6 +38,42 @@ func TestDatastoreInAnotherDirectory(t *testing.T) {
 	}
 	if _, err := launch(t.TempDir(), func(c *server.Config) { c.DatastoreEndpoint = "sqlite://" + elsewhere }); err == nil || !strings.Contains(err.Error(), "--datastore-endpoint: ") {
 		t.Errorf("a second server on it: %v, want --datastore-endpoint refused", err)
+	}
+}
+
+// The disk of the datastore is not mounted, or its files are gone: no empty cluster takes the place of the former one.
+func TestDatastoreIsGone(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	edit := func(c *server.Config) {
+		c.DatastoreEndpoint = "sqlite://" + elsewhere
+		c.NoControllers, c.DisableScheduler = true, true
+	}
+	c, err := launch(dir, edit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.stop(); err != nil {
+		t.Fatal(err)
+	}
+	away := elsewhere + ".away"
+	if err := os.Rename(elsewhere, away); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if c, err := launch(dir, edit); err == nil {
+			t.Error("a start made a new cluster", c.stop())
+		} else if !errors.Is(err, membership.ErrEmpty) {
+			t.Errorf("a start: %v, want ErrEmpty", err)
+		}
+	}
+	if err := errors.Join(os.RemoveAll(elsewhere), os.Rename(away, elsewhere)); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = launch(dir, edit); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.stop(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -58,6 +58,8 @@ type Server struct {
 	OtherFrontProxy bool
 	// NewAuthorities is the value of --new-authorities; empty without it.
 	NewAuthorities string
+	// Lasting says that the datastore outlives the process. Then one without a cluster is refused if the keys have served one.
+	Lasting bool
 }
 
 // replaces reports whether the user wants the keys of s in place of those of r.

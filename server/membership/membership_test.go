@@ -770,6 +770,37 @@ func TestEncryptionKeepsTheKeysOfSecrets(t *testing.T) {
 }
 
 // A server that has fetched the configuration stores it again if the record was lost.
+// The datastore is not there any more, or it is another one: keys that have served a cluster make no new one.
+func TestKeysThatHaveServedMakeNoNewCluster(t *testing.T) {
+	for _, database := range []bool{false, true} {
+		c, s := clusterIn(emptyStore(t, database), prefix), started(t, nil)
+		s.Lasting = true
+		c.join(t, s) // keys of the user's are fine
+		if err := Served(s.Certs.Dir); err != nil {
+			t.Fatal(err)
+		}
+		c.join(t, s)
+		empty := clusterIn(emptyStore(t, database), prefix)
+		for _, c := range []Cluster{empty, clusterIn(c.KV, "/other/")} {
+			for _, call := range []error{c.Check(t.Context(), s), func() error { _, err := c.Join(t.Context(), s); return err }()} {
+				if !errors.Is(call, ErrEmpty) || !strings.Contains(call.Error(), filepath.Join(s.Certs.Dir, "served")) {
+					t.Errorf("database %v: got %v, want ErrEmpty that names the file", database, call)
+				}
+			}
+			if r, _, err := c.read(t.Context()); r != nil || err != nil {
+				t.Errorf("the refused start has recorded %v, %v", r, err)
+			}
+		}
+		inMemory := s
+		inMemory.Lasting = false
+		clusterIn(emptyStore(t, database), prefix).join(t, inMemory)
+		if err := os.Remove(filepath.Join(s.Certs.Dir, "served")); err != nil {
+			t.Fatal(err)
+		}
+		empty.join(t, s)
+	}
+}
+
 func TestTheRecordIsLost(t *testing.T) {
 	c, token := emptyCluster(t), newToken(t)
 	one, two, three := newServer(t, token), newServer(t, token), newServer(t, token)

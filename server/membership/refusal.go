@@ -35,12 +35,12 @@ func (c Cluster) accept(ctx context.Context, s Server, local certs.Shared) (*rec
 	}
 }
 
-// refusal says why s may not start on the datastore with the record r: [ErrOther], errUnknown or another
+// refusal says why s may not start on the datastore with the record r: [ErrOther], [ErrEmpty], errUnknown or another
 // error. r is nil if there is no record.
 func (c Cluster) refusal(ctx context.Context, r *record, s Server, local certs.Shared) error {
 	if r == nil {
 		if empty, err := c.isNew(ctx); err != nil || empty {
-			return err
+			return cmp.Or(err, s.checkServed())
 		}
 		// In an existing cluster, new keys would make this server the only one that has them.
 		if lacking := lackingOf(local); len(lacking) > 0 {
