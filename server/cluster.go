@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/marker"
@@ -114,9 +115,10 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	case done.Taken:
 		s.Log.Info("took the keys of the cluster that have been replaced since the last start")
 	}
+	// The API server would start, and never be ready. With a file of the user's it may: that is the way to delete Secrets whose key is lost.
 	if file == "" {
-		if err := checkEncryptionFile(ctx, cluster, certs.EncryptionFile(server.Certs.Dir)); err != nil {
-			return err
+		if err := cluster.CheckReadable(ctx, s.encryptionFile(), false); err != nil {
+			return fmt.Errorf("%w; if the key is lost, start with --%s FILE, which has only the provider identity, and delete the unreadable Secrets by etcdctl", err, apiserver.EncryptionOption)
 		}
 	}
 	if done.Recorded && encrypted {
@@ -138,18 +140,18 @@ func (s *controlPlane) recordServed() {
 	}
 }
 
-// checkEncryptionFile returns an error if file, which may not exist, lacks the key of Secrets in the datastore. The API server
-// would start, and never be ready.
-func checkEncryptionFile(ctx context.Context, cluster membership.Cluster, file string) error {
-	content, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// encryptionFile is the path of the encryption configuration, which need not exist.
+func (p *plan) encryptionFile() string {
+	if file := apiserver.LastArg(p.APIServerArgs, apiserver.EncryptionOption); file != "" {
+		return file
 	}
-	unreadable, err := cluster.FirstUnreadable(ctx, content)
-	if err != nil || unreadable == "" {
-		return err
-	}
-	return fmt.Errorf("the Secret %s could not be read: its key is not in %s: bring the file back from a backup or another server, or name one by --%s; if the key is lost, start with a file that has only the provider identity, and delete the unreadable Secrets by etcdctl", unreadable, file, apiserver.EncryptionOption)
+	return certs.EncryptionFile(certificates.Dir(p.DataDir))
+}
+
+// checkReset returns an error if the API server could not read a Secret of what the cluster is to be reset to.
+func (p *plan) checkReset(to *datastore.Dump) error {
+	cluster := membership.Cluster{Prefix: apiserver.StoragePrefix(p.APIServerArgs), Ways: apiserver.Ways}
+	return cluster.CheckReadableIn(to.Each, p.encryptionFile())
 }
 
 // logFingerprints says which keys the datastore now names as the cluster's.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
@@ -18,14 +19,26 @@ import (
 // keysOf returns the error with which a server would refuse the database in a file, because the keys in its
 // data directory are not those of the cluster.
 func keysOf(c *cli.Context, file string) error {
-	prefix, _ := options.ConfiguredEtcdPrefix(c)
 	s := membership.Server{NewAuthorities: c.String(membership.NewAuthoritiesOption), OtherFrontProxy: true}
 	s.Certs.Dir = filepath.Join(Absolute(c.String("data-dir")), "certs")
 	if c.String(membership.Option) != "" {
 		s.Token = &membership.Token{} // nothing is decrypted
 	}
-	cluster := membership.Cluster{KV: membership.File(file), Prefix: apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}), Alone: true}
-	return cluster.Check(c.Context, s)
+	return clusterOf(c, membership.File(file)).Check(c.Context, s)
+}
+
+// clusterOf is the cluster of the configured server, in a datastore that no server uses.
+func clusterOf(c *cli.Context, kv clientv3.KV) membership.Cluster {
+	prefix, _ := options.ConfiguredEtcdPrefix(c)
+	return membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}), Alone: true, Ways: apiserver.Ways}
+}
+
+// encryptionFile is the path of the encryption configuration of the configured server, which need not exist.
+func encryptionFile(c *cli.Context) string {
+	if files := options.ConfiguredFiles(c); len(files) > 1 {
+		return files[len(files)-1]
+	}
+	return certs.EncryptionFile(filepath.Join(Absolute(c.String("data-dir")), "certs"))
 }
 
 // inPlace is the error of a command that has put data in place with which no server will start.
@@ -51,6 +64,11 @@ func withKeys(c *cli.Context, lock *directory.Lock, file string, replace func() 
 		}
 		if len(local) > 0 || Exists(filepath.Join(lock.Dir(), datastore.EngineFile)) {
 			return fmt.Errorf("nothing was changed, because no server would start with these data: %w", wrong)
+		}
+	}
+	if wrong == nil {
+		if err := clusterOf(c, membership.File(file)).CheckReadable(c.Context, encryptionFile(c), true); err != nil {
+			return fmt.Errorf("nothing was changed, because no server would start with these data: %w", err)
 		}
 	}
 	if err := replace(); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/snapshots"
@@ -164,7 +165,9 @@ func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.
 		if _, err := engineFile(c); err != nil {
 			return nil, err
 		}
-		return snapshots.ResetStopped(c.Context, dir, c.String("datastore-endpoint"), from, dryRun)
+		return snapshots.ResetStopped(c.Context, dir, c.String("datastore-endpoint"), from, dryRun, func(to *datastore.Dump) error {
+			return clusterOf(c, nil).CheckReadableIn(to.Each, encryptionFile(c))
+		})
 	}
 	client := control.New(dir)
 	defer client.Close()

@@ -91,6 +91,9 @@ func TestSecretsCommands(t *testing.T) {
 	create()
 	step("", map[string]int{"key-1": 1, "": 1}, "karve secrets reencrypt")
 	step("reencrypt", map[string]int{"key-1": 2, "": 0}, "")
+	older, olderData := filepath.Join(t.TempDir(), "older"), filepath.Join(t.TempDir(), "older.db")
+	karve(t, "snapshot", "--data-dir", dir, older)
+	karve(t, "datastore", "backup", "--data-dir", dir, olderData)
 	step("rotate", map[string]int{"key-2": 0, "key-1": 2, "": 0}, "karve secrets reencrypt") // waits until the server has the key
 	create()
 	step("", map[string]int{"key-2": 1, "key-1": 2, "": 0}, "karve secrets reencrypt")
@@ -110,7 +113,20 @@ func TestSecretsCommands(t *testing.T) {
 			t.Errorf("%s: %v, %v; want mode 0600", file, info, err)
 		}
 	}
+	// Older data, whose key was dropped, do not come back: nobody could read them.
+	olderRefused := func(args ...string) {
+		t.Helper()
+		got := finish(t, command(t, "karve", append(args, "--data-dir", dir)...))
+		if got.code != 1 {
+			t.Errorf("%q: exit code %d, want 1", args, got.code)
+		}
+		wantIn(t, got.stderr, "default/s1 could not be read", file+".before-"+newest()+" has it")
+	}
+	olderRefused("reset", "--yes", older)
+	step("", map[string]int{"key-2": 3, "": 0}, "")
 	p.stop()
+	olderRefused("reset", "--yes", older)
+	olderRefused("datastore", "restore", olderData)
 	p = start(t, dir, bare...)
 	step("", map[string]int{"key-2": 3, "": 0}, "")
 
@@ -162,7 +178,7 @@ func TestNewClusterEncryptsSecrets(t *testing.T) {
 		if got.code == 0 {
 			t.Error("the server has started without the key")
 		}
-		wantIn(t, got.stderr, "the Secret default/s", file, "backup", "--encryption-provider-config", "etcdctl")
+		wantIn(t, got.stderr, "the Secret default/s", file+".lost has it", "--encryption-provider-config", "etcdctl")
 		if err := os.WriteFile(file, other, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 // Restore replaces the database in a locked directory with a backup. It verifies the backup first and
-// only reads it. The replaced database stays as mvcc.db.before-restore-TIME, until [keptMax] more were replaced.
+// only reads it. The replaced database stays as mvcc.db.before-restore-TIME, and [keptMax] earlier ones stay, too.
 //
 // Restore raises the revision by [backup.RevisionMargin] above that of the backup and, as far as it can be read, that
 // of the file it replaces, and compacts everything before. A client that
@@ -83,9 +83,9 @@ const (
 	keptTime   = "20060102T150405Z"
 )
 
-// keptMax is how many replaced databases stay beside the newest one. It is a number and no age, because the clock of a board may be
+// keptMax is how many replaced databases stay beside the newest one, as of the states before a reset. It is a number and no age, because the clock of a board may be
 // wrong by years.
-const keptMax = 3
+const keptMax = 4
 
 // removeKept removes the databases that earlier restores have replaced, but for the last ones and newest, and returns their paths.
 func removeKept(database, newest string) (removed []string) {

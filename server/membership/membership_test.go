@@ -673,24 +673,47 @@ func TestNewEncryptionGoesToOtherServers(t *testing.T) {
 }
 
 // A start finds out that it lacks the key of Secrets.
-func TestFirstUnreadable(t *testing.T) {
-	c := emptyCluster(t)
-	find := func(encryption []byte, want string) {
+func TestUnreadableSecretsAreNamed(t *testing.T) {
+	c, file := emptyCluster(t), filepath.Join(t.TempDir(), "encryption.yaml")
+	find := func(encryption, want string) {
 		t.Helper()
-		if got, err := c.FirstUnreadable(t.Context(), encryption); got != want || err != nil {
-			t.Errorf("with %q: got %q, %v, want %q", encryption, got, err, want)
+		if err := os.WriteFile(file, []byte(encryption), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if encryption == "" {
+			os.Remove(file)
+		}
+		each := func(do func(string, []byte) bool) {
+			got, err := c.KV.Get(t.Context(), prefix, clientv3.WithPrefix())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, kv := range got.Kvs {
+				if !do(string(kv.Key), kv.Value) {
+					return
+				}
+			}
+		}
+		for _, got := range []error{c.CheckReadable(t.Context(), file, false), c.CheckReadable(t.Context(), file, true), c.CheckReadableIn(each, file)} {
+			if (got == nil) != (want == "") || got != nil && !strings.Contains(got.Error(), want) {
+				t.Errorf("with %q: got %v, want %q", encryption, got, want)
+			}
 		}
 	}
-	find(nil, "")
+	find("", "")
 	c.put(t, prefix+"secrets/a/plain", "x")
-	find(nil, "")
+	c.put(t, prefix+"secretsofmine/a/plain", "k8s:enc:secretbox:v1:key-0:x")
+	find("", "")
 	c.put(t, prefix+"secrets/b/sealed", "k8s:enc:secretbox:v1:key-1:x")
-	find(nil, "b/sealed")
-	find([]byte("key-2"), "b/sealed")
-	find([]byte("key-2 key-1"), "")
-	if _, err := c.FirstUnreadable(t.Context(), []byte("invalid")); err == nil {
-		t.Error("got no error for a configuration that is no good")
+	find("", "b/sealed could not be read: its key, key-1 of secretbox")
+	find("key-2", "b/sealed")
+	find("key-2 key-1", "")
+	find("invalid", "is no good")
+	kept := file + ".before-key-2"
+	if err := os.WriteFile(kept, []byte("key-1"), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	find("key-2", kept+" has it")
 }
 
 func TestEncryptionIsTheClusters(t *testing.T) {

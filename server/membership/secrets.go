@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -28,20 +29,21 @@ const Identity = "identity"
 // pkg/server/options/encryptionconfig). The provider, its version and the key's name follow.
 const encrypted = "k8s:enc:"
 
-// FirstUnreadable returns the first of some Secrets that a server with an encryption configuration, nil if it has none, could not
-// read, as namespace/name; empty if there is none. It looks at one page of Secrets, so that a start takes no longer with many.
-func (c Cluster) FirstUnreadable(ctx context.Context, encryption []byte) (secret string, err error) {
-	ways, err := c.ways(encryption)
+// CheckReadable returns an error that names a Secret in the datastore which a server with an encryption configuration could not
+// read, and what to do. file is the configuration's, and need not exist. Unless all Secrets are to be looked at, it looks at one
+// page, so that a start takes no longer with many.
+func (c Cluster) CheckReadable(ctx context.Context, file string, all bool) error {
+	check, err := c.reader(file)
 	if err != nil {
-		return "", err
+		return err
 	}
 	seen := 0
 	enough := errors.New("enough")
 	err = c.EachSecret(ctx, func(namespace, name string, how Stored) error {
-		if !slices.Contains(ways, how) {
-			secret = namespace + "/" + name
+		if err := check(namespace+"/"+name, how); err != nil {
+			return err
 		}
-		if seen++; secret != "" || seen == page {
+		if seen++; seen == page && !all {
 			return enough
 		}
 		return nil
@@ -49,7 +51,66 @@ func (c Cluster) FirstUnreadable(ctx context.Context, encryption []byte) (secret
 	if errors.Is(err, enough) {
 		err = nil
 	}
-	return secret, err
+	return err
+}
+
+// CheckReadableIn is [Cluster.CheckReadable] for all Secrets among the objects that each calls its argument with.
+func (c Cluster) CheckReadableIn(each func(do func(key string, value []byte) bool), file string) error {
+	check, err := c.reader(file)
+	if err != nil {
+		return err
+	}
+	each(func(key string, value []byte) bool {
+		if name, ok := strings.CutPrefix(key, c.Prefix+"secrets/"); ok {
+			err = check(name, storedAs(value))
+		}
+		return err == nil
+	})
+	return err
+}
+
+// reader returns a function that returns an error for a Secret that a server with the encryption configuration in file could not
+// read.
+func (c Cluster) reader(file string) (check func(secret string, how Stored) error, err error) {
+	content, err := os.ReadFile(file)
+	missing := errors.Is(err, os.ErrNotExist)
+	if err != nil && !missing {
+		return nil, err
+	}
+	ways, err := c.ways(content)
+	if err != nil {
+		return nil, err
+	}
+	return func(secret string, how Stored) error {
+		if slices.Contains(ways, how) {
+			return nil
+		}
+		lacks, remedy := fmt.Sprintf("its key, %s of %s, is not in %s", how.Key, how.Provider, file), "bring the key back from a backup or another server"
+		if how.Provider == Identity {
+			lacks, remedy = fmt.Sprintf("it is not encrypted, and %s lacks the provider identity", file), "add identity: {} as the last provider"
+		} else if kept := c.keptWith(file, how); kept != "" && missing {
+			remedy = fmt.Sprintf("%s has it: rename that, or bring the file back from a backup", kept)
+		} else if kept != "" {
+			remedy = fmt.Sprintf("%s has it: copy the provider with that key from there to the end of the list, and remove it with karve secrets reencrypt --drop-old afterwards", kept)
+		}
+		return fmt.Errorf("the Secret %s could not be read: %s: %s", secret, lacks, remedy)
+	}, nil
+}
+
+// keptWith returns a file beside the encryption configuration that has the key: the commands that replace a configuration keep the former
+// one there.
+func (c Cluster) keptWith(file string, how Stored) string {
+	beside, _ := filepath.Glob(file + ".*") // no pattern is bad, but for one in the directory's name
+	for _, kept := range beside {
+		content, err := os.ReadFile(kept)
+		if err != nil {
+			continue
+		}
+		if ways, err := c.Ways(content); err == nil && slices.Contains(ways, how) {
+			return kept
+		}
+	}
+	return ""
 }
 
 const page = 100 // Secrets; one has up to a MiB

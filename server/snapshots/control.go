@@ -31,6 +31,8 @@ type Options struct {
 	DataDir string
 	// Files are paths of files outside the data directory that snapshots contain.
 	Files []string
+	// CheckReset returns an error for contents that the server could not read after a reset to them.
+	CheckReset func(*datastore.Dump) error
 	// Manifests returns the state of the manifests. Nil: there are none.
 	Manifests func() control.Manifests
 	// Page returns the URL of the page for people.
@@ -210,6 +212,9 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 	c.one.Lock()
 	defer c.one.Unlock()
 	to, err := c.wanted(r)
+	if err == nil && c.CheckReset != nil { // each time: keys may be dropped while the contents of the snapshot stay in memory
+		err = c.CheckReset(to)
+	}
 	if err != nil {
 		return err
 	}

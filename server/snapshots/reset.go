@@ -225,8 +225,8 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 
 // ResetStopped is `karve reset` without a running server. It resets the datastore of a data
 // directory to a snapshot, which is an open file. With dryRun it only reports what that would
-// change.
-func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool) (_ *control.Result, err error) {
+// change. check is [Options.CheckReset].
+func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool, check func(*datastore.Dump) error) (_ *control.Result, err error) {
 	dir, err := location.Dir(endpoint, dataDir)
 	if err != nil {
 		return nil, err
@@ -241,7 +241,9 @@ func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, 
 		if err := sameCluster(s, dataDir); err != nil {
 			return err
 		}
-		to, err = s.Dump(ctx, dir)
+		if to, err = s.Dump(ctx, dir); err == nil {
+			err = check(to)
+		}
 		return err
 	})
 	if err != nil {
