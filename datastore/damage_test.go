@@ -228,12 +228,12 @@ func TestForeignWALIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 				before := filesOf(t, dir)
-				if err := tryOpen(t, dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "-wal is the WAL of another database") {
+				if err := tryOpen(t, dir); !errors.Is(err, sqlitefile.ErrForeignWAL) {
 					t.Errorf("a start: %v", err)
 				}
 				err = sqlitefile.View(filepath.Join(dir, EngineFile), func(*sqlitefile.Connection) error { return nil })
-				if !errors.Is(err, ErrCorrupt) {
-					t.Errorf("reading: %v, want ErrCorrupt", err)
+				if !errors.Is(err, sqlitefile.ErrForeignWAL) {
+					t.Errorf("reading: %v, want ErrForeignWAL", err)
 				}
 				if after := filesOf(t, dir); !maps.Equal(before, after) {
 					t.Error("a file was changed")

@@ -115,11 +115,11 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	case done.Taken:
 		s.Log.Info("took the keys of the cluster that have been replaced since the last start")
 	}
-	// The API server would start, and never be ready. With a file of the user's it may: that is the way to delete Secrets whose key is lost.
-	if file == "" {
-		if err := cluster.CheckReadable(ctx, s.encryptionFile(), false); err != nil {
+	if err := cluster.CheckReadable(ctx, s.encryptionFile(), false); err != nil { // the API server would start, and never be ready
+		if file == "" {
 			return fmt.Errorf("%w; if the key is lost, start with --%s FILE, which has only the provider identity, and delete the unreadable Secrets by etcdctl", err, apiserver.EncryptionOption)
 		}
+		s.Log.Warnf("the server does not become ready: %v; if the key is lost, delete the unreadable Secrets by etcdctl", err)
 	}
 	if done.Recorded && encrypted {
 		s.Log.Infof("this cluster stores Secrets encrypted. The key is in %s: a backup of karve has it, and a copy of the database alone cannot be read without it", certs.EncryptionFile(server.Certs.Dir))

@@ -25,6 +25,9 @@ var (
 	// ErrNewerSchema is the error for a database of a newer release. The file is left as it is.
 	ErrNewerSchema = errors.New("database was written by a newer release")
 
+	// ErrForeignWAL is the error for a database that somebody has put beside the WAL of another. Neither file is changed.
+	ErrForeignWAL = errors.New("the WAL beside the database is that of another database")
+
 	// ErrForeign is the error for a database of another program.
 	ErrForeign = errors.New("database belongs to another program")
 )

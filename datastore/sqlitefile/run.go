@@ -39,8 +39,7 @@ func checkRun(path string, alone, with Metas) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: %s-wal is the WAL of another database, which was at %s before: move it away, and what %s has is used",
-		ErrCorrupt, path, path, path)
+	return fmt.Errorf("%w: move %s-wal away, and %s is used as it is", ErrForeignWAL, path, path)
 }
 
 // checkRunOf is [checkRun] for a database that c reads with its WAL, unless a server has it open.

@@ -100,7 +100,7 @@ func ViewLocked(path string, body func(c *Connection) error) error {
 }
 
 // View is [ViewAny] for databases of the engine; it refuses others with [ErrForeign] or
-// [ErrNewerSchema], and one beside the WAL of another with [ErrCorrupt].
+// [ErrNewerSchema], and one beside the WAL of another with [ErrForeignWAL].
 func View(path string, body func(c *Connection) error) error {
 	return ViewAny(path, func(c *Connection) error {
 		if err := checkIdentity(path, c); err != nil {
