@@ -23,7 +23,6 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
 	"k8s.io/kubernetes/pkg/features"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
-	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 )
 
@@ -45,7 +44,7 @@ type hook struct {
 }
 
 var hooks = []hook{
-	{rbacv1.GroupName, provided(rbacrest.RESTStorageProvider{}), policyComplete, false},
+	{rbacv1.GroupName, policyHook, policyComplete, false},
 	{schedulingv1.GroupName, provided(schedulingrest.RESTStorageProvider{}), priorityClassesComplete, false},
 	{networkingv1.GroupName, (*Config).serviceCIDRHook, (*Config).serviceCIDRComplete, true},
 	{flowcontrolv1.GroupName, (*Config).flowControlHook, nil, false},
@@ -59,12 +58,16 @@ func provided(p genericapiserver.PostStartHookProvider) func(*Config) (string, g
 }
 
 // ReplaceHooks replaces upstream's hooks with Karve's, under the same names, so that a
-// client that asks /readyz for them gets the same answer. first is the server that is built
+// client that asks /readyz for them gets the same answer. Unless all is set, it replaces the hook of RBAC only, which
+// makes a binding that upstream does not know. first is the server that is built
 // first. others are those built on top of it, which take over its hooks. ReplaceHooks returns the names of
 // the hooks, which a stop may interrupt.
-func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*genericapiserver.Config) (replaced []string, err error) {
+func (c *Config) ReplaceHooks(all bool, first *genericapiserver.Config, others ...*genericapiserver.Config) (replaced []string, err error) {
 	first.DisabledPostStartHooks = sets.NewString(first.DisabledPostStartHooks.UnsortedList()...)
 	for _, h := range hooks {
+		if !all && h.group != rbacv1.GroupName {
+			continue
+		}
 		if !c.kube.AnyResourceForGroupEnabled(h.group) { // upstream has no hook, and its informers would never be synced
 			continue
 		}

@@ -9,17 +9,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 )
 
-// upstreamsPolicy is what RBAC's hook gets (pkg/registry/rbac/rest/storage_rbac.go).
-func upstreamsPolicy() *rbacrest.PolicyData {
+// policyData is what RBAC's hook gets (pkg/registry/rbac/rest/storage_rbac.go), and the API server's own binding.
+func policyData() *rbacrest.PolicyData {
 	return &rbacrest.PolicyData{
 		ClusterRoles:               append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...),
-		ClusterRoleBindings:        append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...),
+		ClusterRoleBindings:        append(append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...), *kubeadm.KubeletClientBinding()),
 		Roles:                      bootstrappolicy.NamespaceRoles(),
 		RoleBindings:               bootstrappolicy.NamespaceRoleBindings(),
 		ClusterRolesToAggregate:    bootstrappolicy.ClusterRolesToAggregate(),
@@ -27,11 +30,16 @@ func upstreamsPolicy() *rbacrest.PolicyData {
 	}
 }
 
+// policyHook is upstream's hook, with that binding.
+func policyHook(*Config) (string, genericapiserver.PostStartHookFunc, error) {
+	return rbacrest.PostStartHookName, policyData().EnsureRBACPolicy(), nil
+}
+
 // policyComplete asks upstream's reconcilers whether they would change anything. Upstream
 // also migrates ClusterRolesToAggregate and ClusterRoleBindingsToSplit, but only while one
 // of the policy's own objects is missing.
 func policyComplete(_ *Config, ctx context.Context, client kubernetes.Interface) (bool, error) {
-	policy := upstreamsPolicy()
+	policy := policyData()
 	there, err := listPolicy(ctx, client)
 	if err != nil {
 		return false, err

@@ -120,7 +120,7 @@ func (c *Config) policy() []object {
 		return nil
 	}
 	var all []object
-	p := upstreamsPolicy()
+	p := policyData()
 	for i := range p.ClusterRoles {
 		role := &p.ClusterRoles[i]
 		o := c.kube.new(clusterRoles, role)

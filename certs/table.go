@@ -22,7 +22,7 @@ const (
 	ServiceAccount    Name = "service-account"    // signs and verifies service account tokens; a key only
 	Serving           Name = "serving"            // the API server's own certificate
 	FrontProxyClient  Name = "front-proxy-client" // of the aggregator, for extension API servers
-	KubeletClient     Name = "kubelet-client"     // of the API server, for kubelets
+	KubeletClient     Name = "kubelet-client"     // of the API server, for kubelets; without a group: a node may lead it to an API server
 	Admin             Name = "admin"              // the first user, system:masters
 	ControllerManager Name = "controller-manager" // system:kube-controller-manager
 	Scheduler         Name = "scheduler"          // system:kube-scheduler
@@ -79,7 +79,7 @@ var table = [...]entry{
 	{name: ServiceAccount, kind: KindKey},
 	{name: Serving, kind: KindLeaf, signer: ServerCA, cn: "kube-apiserver", usage: forServers, withSAN: true, life: leafLife},
 	{name: FrontProxyClient, kind: KindLeaf, signer: FrontProxyCA, cn: "front-proxy-client", usage: forClients, life: leafLife},
-	{name: KubeletClient, kind: KindLeaf, signer: ClientCA, cn: "kube-apiserver-kubelet-client", orgs: []string{masters}, usage: forClients, life: leafLife},
+	{name: KubeletClient, kind: KindLeaf, signer: ClientCA, cn: "kube-apiserver-kubelet-client", usage: forClients, life: leafLife},
 	{name: Admin, kind: KindLeaf, signer: ClientCA, cn: "kubernetes-admin", orgs: []string{masters}, usage: forClients, life: leafLife},
 	{name: ControllerManager, kind: KindLeaf, signer: ClientCA, cn: "system:kube-controller-manager", usage: forClients, life: leafLife},
 	{name: Scheduler, kind: KindLeaf, signer: ClientCA, cn: "system:kube-scheduler", usage: forClients, life: leafLife},

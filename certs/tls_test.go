@@ -65,7 +65,7 @@ func TestHandshake(t *testing.T) {
 			{Admin, "kubernetes-admin[system:masters]"},
 			{Scheduler, "system:kube-scheduler[]"},
 			{ControllerManager, "system:kube-controller-manager[]"},
-			{KubeletClient, "kube-apiserver-kubelet-client[system:masters]"},
+			{KubeletClient, "kube-apiserver-kubelet-client[]"},
 			{FrontProxyClient, ""},
 			{Serving, ""},
 		} {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -339,4 +340,18 @@ func (c *cluster) proxiesAsk(t *testing.T) {
 			return namesOwn(body)
 		})
 	}
+	// A Node whose address is the API server's, which would be its own client there.
+	server, err := url.Parse(c.URL)
+	fatal(t, err)
+	itself := create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "itself"}, Status: corev1.NodeStatus{
+		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: server.Hostname()}},
+		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: portOf(t, c.URL)}}}})
+	create(t, c.CoreV1().Pods(egressNamespace), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: itself.Name},
+		Spec: corev1.PodSpec{NodeName: itself.Name, Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
+	eventually.Nil(t, "the server as a node", func() error {
+		if _, body := get(t, httpClient(t, c.admin), c.URL+in+"/pods/itself/log"); !strings.Contains(body, egress.ErrItself.Error()) {
+			return fmt.Errorf("got %q, want %q in it", body, egress.ErrItself)
+		}
+		return nil
+	})
 }

@@ -123,7 +123,7 @@ func TestObjectsEqualKubeadms(t *testing.T) {
 					want[name] = o
 				}
 			}
-			if len(want) < 15 {
+			if len(want) < 14 {
 				t.Errorf("kubeadm made only %d objects: %v", len(want), slices.Sorted(maps.Keys(want)))
 			}
 			for name := range got {
@@ -427,6 +427,8 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 	once(t, dir, func(c *server.Config) { c.NoKubeadmObjects = true }, func(c *cluster) {
 		_, err := c.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", get)
 		exists(false, "cluster-info with --no-kubeadm-objects", err)
+		_, err = c.RbacV1().ClusterRoleBindings().Get(t.Context(), kubeletClientBinding, get)
+		exists(true, "the API server's rights on kubelets with --no-kubeadm-objects", err)
 	})
 	log := once(t, dir, func(c *server.Config) { c.AdvertiseAddress = "198.51.100.7" }, func(c *cluster) {
 		if got, want := clusterInfo(t, c).Server, "https://198.51.100.7:"+c.port(); got != want {

@@ -49,10 +49,16 @@ func TestRepairsAsUpstreamDoes(t *testing.T) {
 	if rules, _ := role("system:persistent-volume-provisioner")["rules"].([]any); len(rules) != 1 {
 		t.Errorf("ClusterRole system:persistent-volume-provisioner: got rules %v, want the one that was left, since it is not to be updated", rules)
 	}
+	if repaired.objects["clusterrolebindings.rbac.authorization.k8s.io /"+kubeletClientBinding] == nil {
+		t.Errorf("ClusterRoleBinding %s: not there again", kubeletClientBinding)
+	}
 	if repaired.objects["priorityclasses.scheduling.k8s.io /system-node-critical"] == nil {
 		t.Error("PriorityClass system-node-critical: not there again")
 	}
 }
+
+// kubeletClientBinding lets the API server use kubelets: its certificate has no group.
+const kubeletClientBinding = "kubeadm:apiserver-kubelet-client"
 
 // lose deletes keys that the API would not let anyone delete.
 func lose(t *testing.T, dir string, keys ...string) {
@@ -76,6 +82,7 @@ func damage(t *testing.T, c *cluster) {
 	// Deleted objects.
 	fatal(t, rbac.ClusterRoles().Delete(ctx, "cluster-admin", all))
 	fatal(t, rbac.ClusterRoleBindings().Delete(ctx, "system:basic-user", all))
+	fatal(t, rbac.ClusterRoleBindings().Delete(ctx, kubeletClientBinding, all))
 	fatal(t, rbac.Roles("kube-system").Delete(ctx, "system::leader-locking-kube-scheduler", all))
 	fatal(t, rbac.RoleBindings("kube-public").Delete(ctx, "system:controller:bootstrap-signer", all))
 	fatal(t, c.CoreV1().ServiceAccounts("kube-public").Delete(ctx, "default", all))

@@ -72,7 +72,7 @@ type Config struct {
 // Objects returns the objects, in version v1, in an order in which they can be created.
 //
 // kubeadm's binding of kubeadm:cluster-admins to cluster-admin is not one of them: no node needs
-// it, and an upgrade would make administrators that nobody has asked for.
+// it, and an upgrade would make administrators that nobody has asked for. [KubeletClientBinding] is in every cluster.
 func (c Config) Objects() ([]runtime.Object, error) {
 	info, err := c.clusterInfo()
 	if err != nil {
@@ -109,10 +109,14 @@ func (c Config) Objects() ([]runtime.Object, error) {
 		bind(constants.NodeKubeletBootstrap, constants.NodeBootstrapperClusterRoleName, tokens),
 		bind(constants.NodeAutoApproveBootstrapClusterRoleBinding, constants.CSRAutoApprovalClusterRoleName, tokens),
 		bind(constants.NodeAutoApproveCertificateRotationClusterRoleBinding, constants.NodeSelfCSRAutoApprovalClusterRoleName, nodes),
-		// The API server as a client of kubelets, in kubeadm's certificates.
-		bind(constants.KubeletAPIAdminClusterRoleBindingName, constants.KubeletAPIAdminClusterRoleName,
-			rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: constants.APIServerKubeletClientCertCommonName}),
 	}, nil
+}
+
+// KubeletClientBinding lets the API server use the API of kubelets, which ask it what a client may do. kubeadm makes
+// this binding, and so does each of Karve's clusters (bootstrap.Config.ReplaceHooks), since the certificate has no group.
+func KubeletClientBinding() *rbacv1.ClusterRoleBinding {
+	return bind(constants.KubeletAPIAdminClusterRoleBindingName, constants.KubeletAPIAdminClusterRoleName,
+		rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: constants.APIServerKubeletClientCertCommonName})
 }
 
 // MarkMade records on the Namespace kube-system that the objects were made.

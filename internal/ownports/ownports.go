@@ -84,11 +84,22 @@ func own(at netip.AddrPort) bool {
 	listeners.Lock()
 	defer listeners.Unlock()
 	for _, l := range listeners.all {
-		if l.Port() == at.Port() && (l.Addr() == at.Addr() || l.Addr().IsUnspecified() && IsLocal(at.Addr())) {
+		if reaches(at, l) {
 			return true
 		}
 	}
 	return false
+}
+
+func reaches(at, listener netip.AddrPort) bool {
+	return listener.Port() == at.Port() && (listener.Addr() == at.Addr() || listener.Addr().IsUnspecified() && IsLocal(at.Addr()))
+}
+
+// Reaches reports whether a connection to the address at is one to the listener of this machine with the address listener.
+func Reaches(at, listener net.Addr) bool {
+	to, ok := addrPort(at)
+	l, isTCP := addrPort(listener)
+	return ok && isTCP && reaches(to, l)
 }
 
 // addrPort is a's address. An IPv4 address is IPv4 whatever the family of the socket.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"testing"
 )
@@ -111,5 +112,24 @@ func TestDefaultTransport(t *testing.T) {
 	port, _ := listen(t, "tcp", "127.0.0.1:0")
 	if _, err := http.Get("http://127.0.0.1:" + port); !errors.Is(err, ErrOwn) {
 		t.Errorf("got %v, want %v", err, ErrOwn)
+	}
+}
+
+// A listener without authentication is not the only one that some connections have to avoid.
+func TestReaches(t *testing.T) {
+	at := func(text string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(text)) }
+	for _, c := range []struct {
+		at, listener string
+		want         bool
+	}{
+		{"192.0.2.1:6443", "192.0.2.1:6443", true}, {"[::ffff:192.0.2.1]:6443", "192.0.2.1:6443", true}, {"127.0.0.1:6443", "[::]:6443", true},
+		{"192.0.2.1:10250", "192.0.2.1:6443", false}, {"192.0.2.2:6443", "192.0.2.1:6443", false}, {"192.0.2.1:6443", "0.0.0.0:6443", false},
+	} {
+		if got := Reaches(at(c.at), at(c.listener)); got != c.want {
+			t.Errorf("%s, for a listener at %s: got %v", c.at, c.listener, got)
+		}
+	}
+	if Reaches(&net.UnixAddr{Name: "/s"}, at("[::]:6443")) {
+		t.Error("a socket is no port")
 	}
 }

@@ -11,17 +11,15 @@ import (
 // been built, which decides how objects are stored, and before the chain is built, whose
 // caches read them. It returns the names of the post-start hooks that a stop may interrupt.
 func (c Config) bootstrap(ctx context.Context, cfg configs) (interruptible []string, err error) {
-	if !c.Deviations.On(deviations.Bootstrap) {
-		return nil, nil // upstream's hooks and controllers create the first objects
-	}
+	seeds := c.Deviations.On(deviations.Bootstrap) // otherwise upstream's hooks and controllers create the first objects
 	objects, err := bootstrap.New(c.Bootstrap, cfg.extensions, cfg.kube, cfg.aggregator, priorities())
 	if err != nil {
 		return nil, err
 	}
-	if c.Store != nil {
+	if seeds && c.Store != nil {
 		if _, err := objects.Seed(ctx, recordedStore{c.Store}); err != nil {
 			return nil, err
 		}
 	}
-	return objects.ReplaceHooks(&cfg.extensions.GenericConfig.Config, cfg.kube.ControlPlane.Generic, &cfg.aggregator.GenericConfig.Config)
+	return objects.ReplaceHooks(seeds, &cfg.extensions.GenericConfig.Config, cfg.kube.ControlPlane.Generic, &cfg.aggregator.GenericConfig.Config)
 }

@@ -149,6 +149,9 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	}
 	c.kube = kube
 	shared := &kube.ControlPlane
+	if kubelets, own := &kube.Extra.KubeletClientConfig, generic.SecureServing; own != nil && kubelets.Lookup != nil {
+		kubelets.Lookup = egress.ToKubelets(kubelets.Lookup, own.Listener.Addr())
+	}
 	followPublished(&shared.ClusterAuthenticationInfo, o)
 	// The three servers make their admission plugins here. Everything later gets the informers as they are.
 	defer func() {
