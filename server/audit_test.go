@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/server"
@@ -81,6 +82,19 @@ func TestAuditPreset(t *testing.T) {
 	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "ordinary"}})
 	_, err := c.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
 	fatal(t, err)
+	force := metav1.PatchOptions{FieldManager: "test"}
+	for _, p := range []types.PatchType{types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType} {
+		body := `{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"b": "cGxhbnRlZA==*"}}`
+		if p == types.JSONPatchType {
+			body = `[{"op": "add", "path": "/immutable", "value": "planted"}]`
+		}
+		if _, err := c.CoreV1().Secrets("default").Patch(t.Context(), "s", p, []byte(body), force); err == nil {
+			t.Errorf("a patch of type %s was not refused", p)
+		}
+	}
+	const flow = `{apiVersion: v1, kind: ConfigMap, metadata: {name: flow}}`
+	_, err = c.CoreV1().ConfigMaps("default").Patch(t.Context(), "flow", types.ApplyYAMLPatchType, []byte(flow), force)
+	fatal(t, err)
 	info, err := os.Stat(log)
 	fatal(t, err)
 	if info.Mode().Perm() != 0o600 {
@@ -92,7 +106,7 @@ func TestAuditPreset(t *testing.T) {
 			bodies[event.Verb+" "+event.ObjectRef.Resource] = event.RequestObject != nil || event.ResponseObject != nil
 		}
 	}
-	for what, want := range map[string]bool{"create configmaps": true, "create secrets": false, "list secrets": false} {
+	for what, want := range map[string]bool{"create configmaps": true, "patch configmaps": true, "patch secrets": false, "create secrets": false, "list secrets": false} {
 		if got, logged := bodies[what]; !logged || got != want {
 			t.Errorf("%s: logged %v, with a body %v, want %v", what, logged, got, want)
 		}

@@ -123,6 +123,7 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
+	generic.AuditBackend = filterAudit(generic.AuditBackend)
 	followServing(generic.SecureServing, o)
 	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
 	// which they would share.
