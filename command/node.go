@@ -24,8 +24,8 @@ func nodeCommand() *cli.Command {
 	joining := []cli.Flag{
 		&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, such as https://board.example:6443"},
 		&cli.StringFlag{Name: "token-file", Usage: "`FILE` with the bootstrap token; - is standard input"},
-		&cli.StringSliceFlag{Name: "ca-hash", Usage: "`HASH` of the server's CA, such as sha256:0123… May be given several times"},
-		&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with the server's CA, instead of --ca-hash"},
+		&cli.StringSliceFlag{Name: "ca-hash", Usage: "`HASH` of an authority of the cluster, such as sha256:0123… May be given several times"},
+		&cli.StringSliceFlag{Name: "ca-file", Usage: "`FILE` with an authority of the cluster (server-ca.crt and client-ca.crt), instead of --ca-hash. May be given several times"},
 		&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
 		&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
 		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + join.DefaultPodNetwork + ")"},
@@ -120,7 +120,7 @@ func kubeletOptions(c *cli.Context) (o join.Options, err error) {
 // joinOptions are the options of a join, without the token.
 func joinOptions(c *cli.Context) (join.Options, error) {
 	o, err := kubeletOptions(c)
-	o.Server, o.CAHashes, o.CAFile = c.String("server"), c.StringSlice("ca-hash"), c.String("ca-file")
+	o.Server, o.CAHashes, o.CAFiles = c.String("server"), c.StringSlice("ca-hash"), c.StringSlice("ca-file")
 	o.Name, o.IP, o.PodCIDR, o.NoNetwork = c.String("node-name"), c.String("node-ip"), c.String("pod-cidr"), c.Bool("no-network")
 	o.SSHUser = c.String("ssh-user")
 	o.Labels, o.Taints = strings.Join(c.StringSlice("node-labels"), ","), strings.Join(c.StringSlice("node-taints"), ",")

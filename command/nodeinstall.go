@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/install"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/command/token"
@@ -102,7 +103,9 @@ func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done
 			return func() {}, nil
 		}
 	}
-	o.CAFile = filepath.Join(dir, "certs", "server-ca.crt")
+	for _, name := range []certs.Name{certs.ServerCA, certs.ClientCA} {
+		o.CAFiles = append(o.CAFiles, certs.File(filepath.Join(dir, "certs"), name))
+	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err

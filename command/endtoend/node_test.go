@@ -53,7 +53,7 @@ func TestNodeFindsItsCluster(t *testing.T) {
 	options := join.Options{
 		Server:  p.config().Host,
 		Token:   token,
-		CAFile:  filepath.Join(dir, "certs", "server-ca.crt"),
+		CAFiles: []string{filepath.Join(dir, "certs", "server-ca.crt"), filepath.Join(dir, "certs", "client-ca.crt")},
 		Name:    "board",
 		Kubelet: filepath.Join(dir, "no-kubelet"),
 		Timeout: time.Minute,
@@ -73,9 +73,9 @@ func TestNodeFindsItsCluster(t *testing.T) {
 	}
 	want("a token of this cluster", attempt(func(*join.Options) {}), "--kubelet", "no-kubelet")
 	options.Patience = time.Millisecond // the signature is there
-	want("another CA", attempt(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "front-proxy-ca.crt") }), "--ca-hash", "another hash")
+	want("another CA", attempt(func(o *join.Options) { o.CAFiles = []string{filepath.Join(dir, "certs", "front-proxy-ca.crt")} }), "--ca-hash", "another hash")
 	// cluster-info has this CA as well, but it did not sign the server's certificate.
-	want("the CA of clients", attempt(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "client-ca.crt") }), "--ca-hash")
+	want("the CA of clients", attempt(func(o *join.Options) { o.CAFiles = []string{filepath.Join(dir, "certs", "client-ca.crt")} }), "--ca-hash")
 	want("an unknown token", attempt(func(o *join.Options) { o.Token = "zzzzzz.0123456789abcdef" }), "does not know the token zzzzzz")
 	want("another secret", attempt(func(o *join.Options) { o.Token = token[:7] + "0123456789abcdef" }), "another secret")
 

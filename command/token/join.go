@@ -5,8 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
@@ -25,6 +30,7 @@ const releases = "https://github.com/karve-k8s/karve/releases"
 type target struct {
 	address string   // HOST:PORT
 	hashes  []string // of the public keys of the authorities that sign the API server's certificate
+	clients []string // of those of its clients, which nodes trust for its requests; kubeadm takes them unseen
 }
 
 // find reads the address in cluster-info, which every machine can reach, and computes the hashes of
@@ -46,17 +52,52 @@ func find(ctx context.Context, client kubernetes.Interface, config *rest.Config)
 		return nil, fmt.Errorf("the kubeconfig has no certificate-authority-data whose hash a machine could check: %w", err)
 	}
 	t := &target{address: advertised.Address}
+	t.hashes = hashes(authorities)
 	pins := pubkeypin.NewSet()
-	for _, a := range authorities {
-		t.hashes = append(t.hashes, pubkeypin.Hash(a))
-	}
 	if err := pins.Allow(t.hashes...); err != nil {
 		return nil, err
 	}
 	if err := checkPins(pins, advertised.CA); err != nil {
 		return nil, err
 	}
-	return t, nil
+	clients, err := clientAuthorities(ctx, client, advertised.CA)
+	t.clients = hashes(clients)
+	return t, err
+}
+
+// hashes has one of each key: the bridge to a new authority has its key.
+func hashes(authorities []*x509.Certificate) (all []string) {
+	for _, a := range authorities {
+		if hash := pubkeypin.Hash(a); !slices.Contains(all, hash) {
+			all = append(all, hash)
+		}
+	}
+	return all
+}
+
+// publishPatience is how long after its start a server may take to publish the authorities of its clients.
+const publishPatience = 5 * time.Second
+
+// clientAuthorities returns those of cluster-info that the API server accepts clients of. Only the server writes
+// that ConfigMap in kube-system; cluster-info may have authorities of whoever may write it, and nodes trust none without a hash.
+func clientAuthorities(ctx context.Context, client kubernetes.Interface, advertised []byte) (clients []*x509.Certificate, err error) {
+	const name = "extension-apiserver-authentication"
+	var accepted []*x509.Certificate
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, publishPatience, true, func(ctx context.Context) (bool, error) {
+		published, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+		accepted, err = certutil.ParseCertsPEM([]byte(published.Data["client-ca-file"]))
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the ConfigMap %s in kube-system, which the server writes at its start, has no authorities of clients, whose hashes a node needs: %w", name, err)
+	}
+	listed, err := certutil.ParseCertsPEM(advertised)
+	return slices.DeleteFunc(listed, func(c *x509.Certificate) bool { return !slices.ContainsFunc(accepted, c.Equal) }), err
 }
 
 // checkPins makes sure that a machine, which gets the authorities from cluster-info, finds one of pins
@@ -85,7 +126,7 @@ func (t *target) kubeadm(token bootstraptoken.BootstrapTokenString) string {
 }
 
 // install is the command with which Karve's installer makes a machine a node. It needs the hashes of all
-// authorities, because any of them may have signed the server's certificate. The token is not among the
+// authorities: any of them may have signed the server's certificate, and a node takes none from cluster-info for which nothing vouches. The token is not among the
 // arguments, which other users can see. The machine gets this release, from the mirror if there is one. Only
 // a release can be named: release is empty if this program is another build.
 func (t *target) install(token bootstraptoken.BootstrapTokenString, mirror, release string) string {
@@ -102,5 +143,5 @@ func (t *target) install(token bootstraptoken.BootstrapTokenString, mirror, rele
 		environment += "KARVE_VERSION=" + release + " "
 	}
 	return fmt.Sprintf("curl -fsSLo karve-install.sh %s && %sKARVE_TOKEN=%s sh karve-install.sh node --server https://%s --ca-hash %s",
-		shell.Quoted(strings.TrimSuffix(from, "/")+"/install.sh"), environment, token, t.address, strings.Join(t.hashes, " --ca-hash "))
+		shell.Quoted(strings.TrimSuffix(from, "/")+"/install.sh"), environment, token, t.address, strings.Join(slices.Concat(t.hashes, t.clients), " --ca-hash "))
 }

@@ -199,12 +199,14 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash := pubkeypin.Hash(parsed[0])
+	clients := authority(t) // others are in cluster-info only, by whoever may write it
+	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "extension-apiserver-authentication", Namespace: "kube-system"}, Data: map[string]string{"client-ca-file": string(slices.Concat(authority(t), clients))}}
 	find := func(ca []byte) (*target, error) {
 		text := "apiVersion: v1\nkind: Config\nclusters: [{name: '', cluster: {server: 'https://192.0.2.7:6443'"
 		if len(ca) > 0 {
 			text += ", certificate-authority-data: " + base64.StdEncoding.EncodeToString(ca)
 		}
-		client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cluster-info", Namespace: "kube-public"}, Data: map[string]string{"kubeconfig": text + "}}]"}})
+		client := fake.NewClientset(published, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cluster-info", Namespace: "kube-public"}, Data: map[string]string{"kubeconfig": text + "}}]"}})
 		return find(t.Context(), client, &rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: mine}})
 	}
 	for name, ca := range map[string][]byte{"alone": mine, "in a bundle": append(append([]byte{}, others...), mine...)} {
@@ -238,6 +240,16 @@ func TestFind(t *testing.T) {
 		t.Errorf("two authorities: got %s, want the hashes of both", got)
 	}
 	mine = mine[len(others):]
+	withClients, err := find(slices.Concat(mine, others, clients))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parsed, err = certutil.ParseCertsPEM(clients); err != nil {
+		t.Fatal(err)
+	}
+	if got := withClients.install(bootstraptoken.BootstrapTokenString{}, "", ""); !strings.HasSuffix(got, " --ca-hash "+hash+" --ca-hash "+pubkeypin.Hash(parsed[0])) {
+		t.Errorf("got %s, want the hash of the authority of clients, and no other", got)
+	}
 	for name, ca := range map[string][]byte{"has no certificate-authority-data": nil, "has another authority": others} {
 		if _, err := find(ca); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("got %v, want that cluster-info %s", err, name)

@@ -2,8 +2,11 @@ package join
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 )
 
@@ -37,6 +41,7 @@ func newJoined(t *testing.T, until time.Time, change ...func(*Options)) *joined 
 	s.clients = []testCA{s.signer}
 	j := &joined{testMachine: newMachine(t), s: s, o: optionsFor(s)}
 	j.o.Kubelet = withKubelet(t, j.testMachine, s)
+	j.o.CAHashes = append(j.o.CAHashes, pubkeypin.Hash(s.signer.cert))
 	for _, c := range change {
 		c(&j.o)
 	}
@@ -110,6 +115,9 @@ func (j *joined) replace(t *testing.T, former, signs bool) {
 	j.s.hash = pubkeypin.Hash(ca.cert)
 	j.s.ca = ca
 }
+
+// hashes are those of the server's present authorities.
+func (j *joined) hashes() []string { return []string{j.s.hash, pubkeypin.Hash(j.s.clients[0].cert)} }
 
 func parsePEM(t *testing.T, text []byte) *x509.Certificate {
 	t.Helper()
@@ -229,6 +237,66 @@ func TestAuthoritiesAreTakenOverAgainAfterAnInterruption(t *testing.T) {
 	j.check(t, 1, "client-ca-2")
 }
 
+// Whoever may write cluster-info makes no authority of a node: not by a certificate of their own, nor by one that an authority has
+// signed for them as a client, nor by the name of an authority.
+func TestNodeTakesOnlyAuthoritiesThatAreVouchedFor(t *testing.T) {
+	t.Parallel()
+	j := newJoined(t, time.Now().Add(time.Hour))
+	own, posing := newCA(t, "jane"), newCA(t, "client-ca")
+	key, request, err := makeRequest("jane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asClient := j.s.clients[0].client(request, time.Now().Add(time.Hour))
+	signed := selfSigned(t, parsePEM(t, asClient), key)
+	planted := slices.Concat(own.pem, posing.pem, posing.vouch(t, own), asClient, signed)
+	offer := func() { j.s.sign(t, goodToken, slices.Concat([]byte(j.read(caFile)+"\n"), planted)) }
+	offer()
+	j.follow(t)
+	j.check(t, 0, "client-ca")
+	if !strings.Contains(j.said, "does not trust 5 of them (sha256:") {
+		t.Errorf("got %q, want that it ignores them", j.said)
+	}
+	// A true replacement goes on beside them.
+	j.replace(t, true, true)
+	bundle, err := clusterCA(j.s.info["kubeconfig"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.s.sign(t, goodToken, slices.Concat(planted, bundle))
+	j.follow(t)
+	j.s.sign(t, goodToken, bundle)
+	j.check(t, 1, "client-ca-2")
+	j.follow(t)
+	j.check(t, 1, "client-ca-2")
+	// Nor does a machine that joins.
+	j.s.sign(t, goodToken, slices.Concat(bundle, planted))
+	j.o.CAHashes = j.hashes()
+	c, err := discover(t.Context(), complete(t, j.o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.TrimSpace(string(c.ca)) == "" || strings.Contains(string(c.ca), strings.TrimSpace(string(own.pem))) || strings.Contains(string(c.ca), strings.TrimSpace(string(signed))) {
+		t.Errorf("a join takes\n%s", c.ca)
+	}
+}
+
+// selfSigned makes an authority with the name and the key of a client.
+func selfSigned(t *testing.T, client *x509.Certificate, key []byte) []byte {
+	t.Helper()
+	parsed, err := keyutil.ParsePrivateKeyPEM(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), RawSubject: client.RawSubject, NotBefore: client.NotBefore, NotAfter: client.NotAfter,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, client.PublicKey, parsed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
 // A certificate that the cluster does not accept changes nothing.
 func TestAuthoritiesThatDoNotWorkAreNotTaken(t *testing.T) {
 	t.Parallel()
@@ -261,7 +329,7 @@ func TestJoinAgainWithoutAcceptedCertificate(t *testing.T) {
 				j.replace(t, false, true)
 			}
 			again := j.o
-			again.CAHashes = []string{j.s.hash}
+			again.CAHashes = j.hashes()
 			if state, err := Status(t.Context(), j.Machine); err != nil || state.Ready || !strings.Contains(state.Problem, "karve token create") {
 				t.Errorf("got %+v, %v", state, err)
 			}
@@ -330,7 +398,7 @@ func TestOwnNodeWithoutAcceptedCertificate(t *testing.T) {
 	j := newJoined(t, time.Now().Add(-time.Minute), func(o *Options) { o.OwnServer = true })
 	own := Options{OwnServer: true, Server: j.s.url, Say: j.o.Say}
 	wantError(t, Install(t.Context(), j.Machine, newProgram(t, "v1"), own), "does not accept the certificate")
-	own.Token, own.CAHashes = goodToken, []string{j.s.hash}
+	own.Token, own.CAHashes = goodToken, j.hashes()
 	if err := Install(t.Context(), j.Machine, newProgram(t, "v1"), own); err != nil {
 		t.Fatal(err)
 	}

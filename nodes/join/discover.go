@@ -45,7 +45,8 @@ const requestTimeout = 20 * time.Second
 // pinned hashes, and reads it again over a connection that is verified.
 //
 // It is stricter than kubeadm in one thing: where cluster-info has several CAs, the server's own
-// certificate has to come from a pinned one. Otherwise a person with a stolen token could add a CA.
+// certificate has to come from a pinned one, and one of these has to vouch for the others. Otherwise a person with a stolen
+// token, or who may write cluster-info, could add a CA.
 func discover(ctx context.Context, o Options) (*cluster, error) {
 	first, err := readSigned(ctx, o)
 	if err != nil {
@@ -71,6 +72,9 @@ func discover(ctx context.Context, o Options) (*cluster, error) {
 	}
 	if first != second.Data[bootstrapapi.KubeConfigKey] {
 		return nil, fmt.Errorf("%s: cluster-info is another one over a verified connection: somebody between this machine and the server changes it, or it has just changed. Try again, and look into this if it happens again", o.Server)
+	}
+	if ca, _, err = vouched(ca, pinned, o); err != nil {
+		return nil, err
 	}
 	config.BearerToken = o.Token
 	client, err := kubernetes.NewForConfig(config)

@@ -52,7 +52,9 @@ func TestDiscover(t *testing.T) {
 	client := newCA(t, "client-ca")
 	bundle := append(append([]byte{}, s.ca.pem...), client.pem...)
 	s.sign(t, goodToken, bundle)
-	c, err := discover(t.Context(), complete(t, optionsFor(s)))
+	o := optionsFor(s)
+	o.CAHashes = append(o.CAHashes, pubkeypin.Hash(client.cert))
+	c, err := discover(t.Context(), complete(t, o))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,11 +157,11 @@ func TestCAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := optionsFor(s)
-	o.CAHashes, o.CAFile = nil, file
+	o.CAHashes, o.CAFiles = nil, []string{file}
 	if _, err := discover(t.Context(), complete(t, o)); err != nil {
 		t.Error(err)
 	}
-	o.CAFile = file + ".missing"
+	o.CAFiles[0] = file + ".missing"
 	wantError(t, o.complete(), "--ca-file", "ca.crt.missing")
 }
 

@@ -36,10 +36,10 @@ type Options struct {
 	Server string
 	// Token is a bootstrap token, such as abcdef.0123456789abcdef.
 	Token string
-	// CAHashes pin the CA that signed the server's certificate, such as sha256:0123…
+	// CAHashes pin the authority of the server's certificate and that of its clients, such as sha256:0123…
 	CAHashes []string
-	// CAFile is that CA itself, instead of hashes.
-	CAFile string
+	// CAFiles are those authorities themselves, instead of hashes.
+	CAFiles []string
 	// Name of the Node; the hostname if it is empty.
 	Name string
 	// IP is the address that the node reports; empty: the kubelet chooses.
@@ -145,15 +145,16 @@ func (o *Options) complete() error {
 	case !tokenutil.IsValidBootstrapToken(o.Token):
 		add("--token: want six characters, a dot and sixteen more: %s", command)
 	}
-	if o.CAFile != "" {
-		certificates, err := cert.CertsFromFile(o.CAFile)
+	for _, file := range o.CAFiles {
+		certificates, err := cert.CertsFromFile(file)
 		if err != nil {
-			add("--ca-file %s: %w", o.CAFile, err)
+			add("--ca-file %s: %w", file, err)
 		}
 		for _, c := range certificates {
 			o.CAHashes = append(o.CAHashes, pubkeypin.Hash(c))
 		}
-	} else if len(o.CAHashes) == 0 {
+	}
+	if len(o.CAHashes) == 0 && len(o.CAFiles) == 0 {
 		add("--ca-hash is missing: %s", command)
 	}
 	for _, hash := range o.CAHashes {
