@@ -30,9 +30,9 @@ type dumped struct {
 func (c *Dump) Revision() int64 { return c.revision }
 
 // Continue makes the dump the beginning of another store: without the keys for which drop returns true, and
-// with the revision raised by margins times [backup.RevisionMargin].
-func (c *Dump) Continue(drop func(key string) bool, margins int64) error {
-	revision := c.revision + margins*backup.RevisionMargin
+// with the revision raised ([backup.Above]), and by a margin more for each of the earlier stores.
+func (c *Dump) Continue(drop func(key string) bool, earlier int64) error {
+	revision := backup.Above(c.revision + earlier*backup.RevisionMargin)
 	if revision > sqlitefile.MaxRevision {
 		return fmt.Errorf("%w: revision %d is too high to be raised", ErrCorrupt, c.revision)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
@@ -37,7 +38,7 @@ func (e *Engine) load() (*initial, error) {
 	}
 	l := &initial{index: newIndex(m.Revision(0)), compacted: m.Compacted()}
 	var changed sqlitefile.Metas
-	floor := m["resume"] // a backup: clients may have seen what was written after it
+	floor := backup.Resumed(m) // a backup: clients may have seen what was written after it
 	if reserved := m["reserved"]; reserved > 0 {
 		floor = max(floor, reserved+2) // mode Relaxed, and no clean stop: clients may have seen what is lost
 	}

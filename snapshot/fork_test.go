@@ -176,7 +176,7 @@ func TestForkGoesOnAboveItsOriginal(t *testing.T) {
 			}}, file); err != nil {
 				t.Fatal(err)
 			}
-			least := engine.Revision() + backup.RevisionMargin
+			least := backup.Above(engine.Revision())
 
 			dir := t.TempDir()
 			if _, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil {

@@ -35,7 +35,7 @@ type Target struct {
 
 // Fork makes a data directory from a snapshot in a file, or from the data directory of
 // another cluster, which may run and is only read. It keeps the snapshot as FileName. The
-// revision of the fork is far above that of the snapshot ([backup.RevisionMargin]). A
+// revision of the fork is far above that of the snapshot ([backup.Above]). A
 // directory that is already a fork of source stays unchanged.
 //
 // If Fork is stopped at any point, also by a power cut, the directory is marked
@@ -208,7 +208,7 @@ func Contents(ctx context.Context, at Target) (*datastore.Dump, error) {
 		if contents, err = s.Dump(ctx, at.DataDir); err != nil {
 			return err
 		}
-		return contents.Continue(at.Drop, of.Starts)
+		return contents.Continue(at.Drop, of.Starts-1)
 	})
 	return contents, err
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/karve-k8s/karve/server/snapshots"
 )
 
-// restoredRevision is the revision after a restore of what stored makes.
+// restoredRevision is the least revision after a restore of what stored makes.
 const restoredRevision = 61 + backup.RevisionMargin
 
 // stored makes a data directory with an engine's file of 20 keys, 60 revisions.
@@ -94,8 +94,8 @@ func TestDatastoreStopped(t *testing.T) {
 	}
 
 	wantOutput(t, karve(t, "datastore", "restore", "--data-dir", dir, backup), "restored 20 keys to ", ".before-restore-")
-	if s := readDatastore(t, dir); s.Revision != restoredRevision || s.CompactRevision != s.Revision {
-		t.Errorf("stats after restore: got %+v, want revision and compaction %d", s, restoredRevision)
+	if s := readDatastore(t, dir); s.Revision < restoredRevision || s.CompactRevision != s.Revision {
+		t.Errorf("stats after restore: got %+v, want revision and compaction %d or more", s, restoredRevision)
 	}
 	for _, args := range []string{"stats --data-dir .", "verify --data-dir .", "backup --data-dir . b", "restore --data-dir . b", "restore --data-dir new b"} {
 		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
@@ -323,7 +323,7 @@ func TestDatastoreElsewhere(t *testing.T) {
 	for _, args := range [][]string{{"verify"}, {"backup", backup}, {"restore", backup}} {
 		karve(t, append([]string{"datastore", args[0], "--config", config}, args[1:]...)...)
 	}
-	if s := readDatastore(t, dir); s.Revision != restoredRevision {
+	if s := readDatastore(t, dir); s.Revision < restoredRevision {
 		t.Errorf("after restore: %+v, want revision %d", s, restoredRevision)
 	}
 	if left, err := os.ReadDir(data); err != nil || len(left) > 0 {

@@ -21,7 +21,7 @@ import (
 // Restore replaces the database in a locked directory with a backup. It verifies the backup first and
 // only reads it. The replaced database stays as mvcc.db.before-restore-TIME, and [keptMax] earlier ones stay, too.
 //
-// Restore raises the revision by [backup.RevisionMargin] above that of the backup and, as far as it can be read, that
+// Restore raises the revision ([backup.Above]) above that of the backup and, as far as it can be read, that
 // of the file it replaces, and compacts everything before. A client that
 // continues from a resourceVersion that was seen before must list again, and cannot mistake old state
 // for new.

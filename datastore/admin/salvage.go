@@ -175,7 +175,7 @@ func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh s
 		out.Keys++
 		progress.Report(int64(n), int64(len(ids)))
 	}
-	out.Revision = min(metas.Given(last), sqlitefile.MaxRevision-2*backup.RevisionMargin) + backup.RevisionMargin
+	out.Revision = backup.Above(min(metas.Given(last), sqlitefile.MaxRevision-2*backup.RevisionMargin))
 	return b.Finish(sqlitefile.Metas{"revision": out.Revision, "compact_revision": out.Revision, "reserved": 0})
 }
 

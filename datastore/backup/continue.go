@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
@@ -15,12 +16,33 @@ import (
 // newer data are lost. A row id has space for 140,000 margins.
 const RevisionMargin = 1_000_000_000
 
+// restoresPerSecond is by how much more the revision is raised, for each second since restoresSince: data that are restored a second
+// time go on above what the first restore has given out, unless that was more for each second in between. In the year 2126 this is
+// 3.2e12, of a MaxRevision of 1.4e14. A machine without a clock has the margin alone.
+const (
+	restoresPerSecond = 1000
+	restoresSince     = 1_735_689_600 // 2025
+)
+
+// Above returns the revision with which a store goes on that has older data, and whose clients may have seen revisions up to
+// given.
+func Above(given int64) int64 { return above(given, time.Now()) }
+
+func above(given int64, now time.Time) int64 {
+	revision := given + RevisionMargin
+	later := revision + restoresPerSecond*max(0, now.Unix()-restoresSince)
+	if later > sqlitefile.MaxRevision { // the clock is wrong
+		return revision
+	}
+	return later
+}
+
 // Raise returns the meta rows with which the database goes on above every revision that clients may
 // have seen: its own ones, and those up to seen. Everything before is compacted. A client that
 // continues from a resourceVersion that was seen before must list again, and cannot mistake old state
 // for new.
 func (s *Summary) Raise(seen int64) (sqlitefile.Metas, error) {
-	revision := max(s.Revision, s.Metas["reserved"], seen) + RevisionMargin
+	revision := Above(max(s.Revision, s.Metas["reserved"], seen))
 	if revision > sqlitefile.MaxRevision {
 		return nil, fmt.Errorf("%w: revision %d is too high to be raised", sqlitefile.ErrCorrupt, s.Revision)
 	}
@@ -28,9 +50,17 @@ func (s *Summary) Raise(seen int64) (sqlitefile.Metas, error) {
 }
 
 // Resume returns the meta rows of a backup of a store that may have given out the revisions up to given. A start from it
-// raises the revision, even if somebody has copied the file into a data directory by hand.
+// raises the revision ([Resumed]), even if somebody has copied the file into a data directory by hand.
 func Resume(given int64) sqlitefile.Metas {
 	return sqlitefile.Metas{"resume": min(given+RevisionMargin, sqlitefile.MaxRevision)}
+}
+
+// Resumed returns the revision with which a start from such a backup goes on, or 0 if metas are of no backup.
+func Resumed(metas sqlitefile.Metas) int64 {
+	if metas["resume"] == 0 {
+		return 0
+	}
+	return min(Above(metas["resume"]-RevisionMargin), sqlitefile.MaxRevision)
 }
 
 // Continue makes a closed database, such as a backup, the beginning of another cluster. It raises
