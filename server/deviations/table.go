@@ -39,10 +39,10 @@ var (
 	AlignedClock = &Deviation{
 		Name:     "alignedclock",
 		Replaces: []string{"k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher"},
-		Instead:  "The timers of all watch caches fire together, every 1.25 s. The caches of built-in types are filled with lists instead of a watch.",
+		Instead:  "The timers of all watch caches fire together, every 1.25 s. The caches of built-in types are filled with lists instead of a watch. A watch from a resourceVersion above the datastore's newest one is 410 instead of silent.",
 		Gain:     "Idle CPU is 0.26 % of a core instead of 0.55. A start on 300,000 objects takes 9.5 s instead of 15.9, and 13.8 s of CPU instead of 24.1 (`scripts/bench large -upstream alignedclock`).",
 		Command:  "scripts/bench footprint -upstream alignedclock -only idle -settle 15s -window 15s -rounds 3",
-		Tests:    []string{"TestCacherConfigIsUpstreams", "TestOnBeat", "TestCachesOfBuiltInTypesAreFilledWithLists"},
+		Tests:    []string{"TestCacherConfigIsUpstreams", "TestOnBeat", "TestCachesOfBuiltInTypesAreFilledWithLists", "TestWatchesFromTheFutureAreRefused"},
 	}
 	AwaitStorage = &Deviation{
 		Name:     "awaitstorage",
@@ -189,7 +189,7 @@ var (
 	Uncached = &Deviation{
 		Name:     "uncached",
 		Replaces: []string{"k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher", "k8s.io/apiserver/pkg/registry/generic.UndecoratedStorage"},
-		Instead:  "30 types with few objects have no watch cache; their watches, and those of events, get bookmarks from storage.",
+		Instead:  "30 types with few objects have no watch cache; their watches, and those of events, get bookmarks from storage, and are 410 as with alignedclock.",
 		Gain:     "A start takes 0.98 s instead of 1.14, with 254 goroutines fewer. Informers of events do not list again after a compaction.",
 		Command:  "scripts/bench start -upstream uncached -only cold -rounds 9",
 		Tests:    []string{"TestTypeWithoutCacheIsServedAsOneWithIt", "TestQuietWatchesOutliveCompaction"},

@@ -29,7 +29,7 @@ func isUpstreamsCacher(d generic.StorageDecorator) bool {
 
 // alignedCacher is upstream's StorageWithCacher (k8s.io/apiserver
 // pkg/registry/generic/registry/storage_factory.go) with another clock, for which upstream has
-// no parameter. TestCacherConfigIsUpstreams fails when upstream's configuration gets a new
+// no parameter, and behind reached. TestCacherConfigIsUpstreams fails when upstream's configuration gets a new
 // field.
 func alignedCacher(config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
 	newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, triggers storage.IndexerFuncs,
@@ -57,7 +57,7 @@ func alignedCacher(config *storagebackend.ConfigForResource, prefix string, keyF
 		return nil, func() {}, err
 	}
 	delegator := cacherstorage.NewCacheDelegator(cacher, store)
-	return delegator, sync.OnceFunc(func() {
+	return newReached(delegator), sync.OnceFunc(func() {
 		delegator.Stop()
 		cacher.Stop()
 		destroy()

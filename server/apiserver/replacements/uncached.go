@@ -32,7 +32,7 @@ func uncachedStorage(config *storagebackend.ConfigForResource, prefix string, ke
 	if err != nil {
 		return store, destroy, err
 	}
-	return bookmarked{store}, destroy, nil
+	return newReached(bookmarked{store}), destroy, nil
 }
 
 // isUpstreamsUncached reports whether d is the decorator that upstream uses without a watch
