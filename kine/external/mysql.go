@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -114,6 +115,13 @@ func securedMySQL(rest string, files tls.Config) (dsn string, _ *mysql.Config, r
 			return "", nil, nil, err
 		}
 	}
+	config.RejectReadOnly = true // the primary may be elsewhere
+	if config.Params == nil {
+		config.Params = map[string]string{}
+	}
+	// Without strict mode, the database stores a part of a key that is too long. Without autocommit, a read sees what its connection saw first.
+	config.Params["sql_mode"] = "CONCAT(" + cmp.Or(config.Params["sql_mode"], "@@sql_mode") + ", ',STRICT_TRANS_TABLES')"
+	config.Params["autocommit"] = "1"
 	config.InterpolateParams = true // without it, each query is prepared and closed: three packets instead of one
 	dsn = config.FormatDSN()
 	if _, err := mysql.ParseDSN(dsn); err != nil && config.Collation != "" {
@@ -187,11 +195,25 @@ func tryMySQL(ctx context.Context, config *mysql.Config) error {
 	if err != nil {
 		return err
 	}
-	conn, err := connector.Connect(ctx)
-	if err != nil {
+	db := sql.OpenDB(connector)
+	defer db.Close()
+	var name, isolation string
+	var replica bool
+	// MariaDB and MySQL name it differently.
+	row := db.QueryRowContext(ctx, `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')`)
+	if err := row.Scan(&name, &isolation); err != nil {
 		return err
 	}
-	return conn.Close()
+	if isolation == "READ-UNCOMMITTED" {
+		return refusal{fmt.Errorf("its transactions see what others have not committed: run SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ, and remove %s from its configuration", name)}
+	}
+	if err := db.QueryRowContext(ctx, `SELECT @@global.read_only NOT IN ('0', 'OFF')`).Scan(&replica); err != nil {
+		return err
+	}
+	if replica {
+		return errors.New("it is read-only, as a replica is")
+	}
+	return nil
 }
 
 func createMySQL(ctx context.Context, config *mysql.Config) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -107,7 +108,7 @@ func userSecrets(u *url.URL) []string {
 // preparePostgres connects once, because kine's driver makes 300 attempts whatever the answer
 // is. It adds the files to the URL as the driver does.
 func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ drivers.Config, release func(), err error) {
-	u, config, err := postgresConfig(rest, files)
+	u, config, err := postgresConfig(rest, files, true)
 	if err != nil {
 		return drivers.Config{}, nil, err
 	}
@@ -121,8 +122,8 @@ func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ 
 	return drivers.Config{DataSourceName: strings.TrimPrefix(u.String(), "postgres://")}, func() {}, err
 }
 
-// postgresConfig is the URL with the files, and its configuration.
-func postgresConfig(rest string, files kinetls.Config) (*url.URL, *pgx.ConnConfig, error) {
+// postgresConfig is the URL with the files, and its configuration. For a server, it is that of a primary unless the user has decided.
+func postgresConfig(rest string, files kinetls.Config, server bool) (*url.URL, *pgx.ConnConfig, error) {
 	u, err := postgresURL(rest)
 	if err != nil {
 		return nil, nil, err
@@ -139,6 +140,9 @@ func postgresConfig(rest string, files kinetls.Config) (*url.URL, *pgx.ConnConfi
 			query.Set("sslmode", "verify-full")
 		}
 	}
+	if server && !query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
+		query.Set("target_session_attrs", "read-write")
+	}
 	u.RawQuery = query.Encode()
 	config, err := pgx.ParseConfig(u.String())
 	if err != nil {
@@ -149,7 +153,7 @@ func postgresConfig(rest string, files kinetls.Config) (*url.URL, *pgx.ConnConfi
 
 // connectPostgres opens the database for a [Table], and does not create it.
 func connectPostgres(rest string, files kinetls.Config) (*sql.DB, func(), error) {
-	_, config, err := postgresConfig(rest, files)
+	_, config, err := postgresConfig(rest, files, false)
 	if err != nil {
 		return nil, nil, err
 	}
