@@ -33,6 +33,7 @@ type Backend struct {
 	newest   atomic.Int64 // the newest revision that this server has written or read
 	state    func(error)
 	warn     func(error)
+	wentBack func(error)
 	away     atomic.Bool
 	life     context.Context
 	cancel   context.CancelFunc
@@ -176,6 +177,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 func (b *Backend) list(ctx context.Context, key, end string, limit, revision int64, deleted, keysOnly bool) (server.EventBatch, error) {
 	var rows *sql.Rows
 	var err error
+	known := b.newest.Load()
 	if key = b.table.TranslateStartKey(key); revision == 0 {
 		rows, err = b.table.ListCurrent(ctx, key, end, limit, deleted, keysOnly)
 	} else {
@@ -185,6 +187,9 @@ func (b *Backend) list(ctx context.Context, key, end string, limit, revision int
 		return server.EventBatch{}, err
 	}
 	batch, _, err := eventsOf(rows, revision, !keysOnly, false)
+	if err == nil {
+		err = b.fresh(known, batch.CurrentRev)
+	}
 	b.saw(batch.CurrentRev)
 	return batch, err
 }

@@ -397,9 +397,9 @@ type counted struct {
 	n int
 }
 
-func (c *counted) insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error) {
+func (c *counted) insert(ctx context.Context, batch []*write, none *keyRange, known int64) ([]int64, error) {
 	c.n++
-	return c.inserter.insert(ctx, batch, none)
+	return c.inserter.insert(ctx, batch, none, known)
 }
 
 // Where statements have a limit, a batch waits for a lock once, not once for each of its writes.

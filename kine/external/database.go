@@ -75,6 +75,7 @@ type driver struct {
 	primary func(context.Context, *sql.DB) error
 	others  string // counts the other connections to the database
 	raise   string // makes the next revision follow one; without its end
+	follows string // makes the next revision follow the table, if it would not, and then has a row
 }
 
 var kinds = map[string]*driver{
@@ -127,6 +128,8 @@ type Options struct {
 	State func(error)
 	// Warn is called with what slows the datastore down, when that begins. It may be nil.
 	Warn func(error)
+	// WentBack is called when the database had lost what it had given out, and goes on. It may be nil.
+	WentBack func(error)
 }
 
 // Open connects, creates the database and its table if they do not exist, and returns a
@@ -164,7 +167,7 @@ func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) 
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{external: e, state: o.State, warn: o.Warn, release: release}
+	b := &Backend{external: e, state: o.State, warn: o.Warn, wentBack: o.WentBack, release: release}
 	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
 
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -209,12 +212,19 @@ func (b *Backend) attach(life context.Context, kines server.Backend, dsn string)
 	b.reads, b.table = dialect.DB, dialect
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, read: b.readKeys}
-	b.tail = newTail(newTailReader(dialect, b.watchdog).read, func(err error) {
+	reader := newTailReader(dialect, b.watchdog)
+	b.tail = newTail(reader.read, func(err error) {
 		if b.warn != nil {
 			b.warn(fmt.Errorf("watches wait: %w", b.named(err)))
 		}
 	})
-	b.writer.wake = b.saw
+	reader.opened = func() { b.tail.doubt.Store(true) }
+	b.tail.known = b.newest.Load
+	b.tail.mend = func(ctx context.Context) error {
+		reader.close() // it may be that which lacks something
+		return b.mend(ctx)
+	}
+	b.writer.wake, b.writer.known, b.writer.mend = b.saw, b.newest.Load, b.mend
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
 		kind.follow(life, dsn, b.reads, b.tail.wake, func(err error) {

@@ -28,7 +28,7 @@ var mySQL = driver{
 	keys:     mysqlKeyQuery,
 	param:    "?",
 	foreign:  strings.Replace(foreignSQL, "CONTAINS", "LOCATE('karve', value) > 0", 1),
-	lock:     fmt.Sprintf("DO GET_LOCK(%s, %d)", mysqlLock, int(lockLimit.Seconds())), // until the connection ends
+	lock:     fmt.Sprintf(mysqlTake, int(lockLimit.Seconds())), // until the connection ends
 	rename:   "ALTER TABLE kine CHANGE COLUMN " + leaseOfKine + " " + leaseColumn + " INTEGER",
 	patience: fmt.Sprintf("SET SESSION lock_wait_timeout = %d", int(lockLimit.Seconds())),
 	connect:  connectMySQL,

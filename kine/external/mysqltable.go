@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 // it runs. DO would hide both, and errors of GET_LOCK.
 const (
 	mysqlLock  = "SHA1(CONCAT('kine ', DATABASE()))"
-	mysqlBegin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; SET @karve_lock = 18446744073709551615 + COALESCE(1 - GET_LOCK(" + mysqlLock + ", %d), 1)"
+	mysqlTake  = "SET @karve_lock = 18446744073709551615 + COALESCE(1 - GET_LOCK(" + mysqlLock + ", %d), 1)"
+	mysqlBegin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; " + mysqlTake
 	mysqlEnd   = "; DO RELEASE_LOCK(" + mysqlLock + ")"
 	// mysqlIdle is after how many seconds the database takes the lock from a server that is gone.
 	mysqlIdle = 10
@@ -93,6 +95,8 @@ func noLock(err error) error {
 
 func (t *mysqlTable) close() { t.db.Close() }
 
+func (t *mysqlTable) primary() *sql.DB { return t.db }
+
 func (t *mysqlTable) ping(ctx context.Context) error {
 	conn, err := t.connector.Connect(ctx)
 	if err != nil {
@@ -119,7 +123,7 @@ func mysqlStatement(w *write) (string, []any) {
 }
 
 // insert sends everything up to COMMIT at once, and then COMMIT: a failure before is never unknown.
-func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange) (revisions []int64, err error) {
+func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange, known int64) (revisions []int64, err error) {
 	defer func(began time.Time) {
 		observe(t.dialect, began, err, t.dialect.InsertSQL.Fill(batch[0].arguments()))
 	}(time.Now())
@@ -194,6 +198,9 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 	}
 	if _, err := allowed(batch); err != nil { // it may have waited for the lock
 		return nil, err
+	}
+	if slices.ContainsFunc(revisions, func(given int64) bool { return given > 0 && given <= known }) {
+		return nil, lost{errBehind}
 	}
 	if _, err := conn.ExecContext(ctx, "COMMIT"+mysqlEnd); err != nil {
 		return nil, unknown{err}

@@ -45,7 +45,7 @@ func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 		}
 		unlock := a.holdLock(t)
 		insert := func(key string, none *keyRange) error {
-			_, err := b.writer.table.insert(t.Context(), []*write{{ctx: t.Context(), key: key, created: true}}, none)
+			_, err := b.writer.table.insert(t.Context(), []*write{{ctx: t.Context(), key: key, created: true}}, none, 0)
 			return err
 		}
 		for _, none := range []*keyRange{nil, {"/locked/", "/locked0", ""}} {

@@ -26,6 +26,10 @@ const (
 	// pgSession makes the database notice within seconds that a server which may hold the lock is gone.
 	pgSession = `SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
 		SET idle_in_transaction_session_timeout = '10s'; SET lock_timeout = %d`
+	// pgLast is the revision that was given out last, by any transaction.
+	pgLast = "pg_sequence_last_value(pg_get_serial_sequence('kine', 'id')::regclass)"
+	// pgKnows divides by zero if the table lacks a revision, or if the next one is not above the table's.
+	pgKnows = "select 1 / count(*) from (select coalesce(max(id), 0) as id from kine) as newest where id >= $1 and id <= coalesce(" + pgLast + ", 0)"
 )
 
 // pgTable is kine's table in PostgreSQL.
@@ -72,12 +76,14 @@ func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) 
 
 func (t *pgTable) close() { t.db.Close() }
 
+func (t *pgTable) primary() *sql.DB { return t.db }
+
 func (t *pgTable) ping(ctx context.Context) error {
 	return withPostgres(ctx, t.config, func(context.Context, *pgx.Conn) error { return nil })
 }
 
 // insert sends the whole transaction at once, so it takes one round trip.
-func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (revisions []int64, err error) {
+func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange, known int64) (revisions []int64, err error) {
 	defer func(began time.Time) {
 		observe(t.dialect, began, err, t.dialect.InsertReturningSQL.Fill(batch[0].arguments()))
 	}(time.Now())
@@ -95,7 +101,7 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 	ctx, ended := t.line.limited(ctx, min(left, writeLimit)) // longer than lockLimit, however long the connection took
 	conn.Raw(func(raw any) error {
 		c := raw.(*stdlib.Conn).Conn()
-		if revisions, err = t.send(ctx, c, batch, none, fenced); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
+		if revisions, err = t.send(ctx, c, batch, none, known, fenced); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
 			if _, failed := c.Exec(ctx, "rollback"); failed != nil {
 				c.Close(ctx)
 			}
@@ -104,7 +110,7 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 		if cut != nil {
 			err = ofCut(err, cut, fenced)
 		}
-		if cut != nil || c.IsClosed() {
+		if cut != nil || c.IsClosed() || code(err) == "25006" { // read_only_sql_transaction: the primary may be elsewhere
 			return sqldriver.ErrBadConn // only the pool sees it
 		}
 		return nil
@@ -112,11 +118,12 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 	return revisions, err
 }
 
-func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange, fenced bool) (_ []int64, err error) {
+func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange, known int64, fenced bool) (_ []int64, err error) {
 	b := &pgx.Batch{}
 	// Every statement has a snapshot of its own, so the INSERTs see what was committed before the lock.
 	b.Queue("begin isolation level read committed")
 	b.Queue("select pg_advisory_xact_lock($1)", pgLock)
+	b.Queue(pgKnows, known)
 	first := b.Len()
 	if none != nil {
 		b.Queue("select exists (select 1 from kine where name >= $1 and name < $2 and name <> $3 and name <> $4)", none.start, none.end, server.HealthKey, none.except)
@@ -192,10 +199,14 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	return revisions, nil
 }
 
-// locked recognises lock_not_available, in a statement before the INSERTs: the database skips everything after it.
+// locked recognises lock_not_available and division_by_zero (pgKnows), in a statement before the INSERTs: the database skips everything after
+// it. The error is that of every write of the batch.
 func locked(err error) error {
-	if code(err) == "55P03" {
-		return lost{errLocked} // for every write of the batch
+	switch code(err) {
+	case "55P03":
+		return lost{errLocked}
+	case "22012":
+		return lost{errBehind}
 	}
 	return err
 }

@@ -40,8 +40,10 @@ var postgres = driver{
 	connect: connectPostgres,
 	failure: postgresFailure,
 	// Autovacuum is nobody's.
-	others:   `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL`,
-	raise:    `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
+	others: `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL`,
+	raise:  `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
+	follows: `SELECT setval(pg_get_serial_sequence('kine', 'id'), id) FROM (SELECT MAX(id) AS id FROM kine) AS newest
+		WHERE id > COALESCE(` + pgLast + `, 0)`,
 	numbered: true,
 	primary:  postgresPrimary,
 }

@@ -129,6 +129,7 @@ func (r *reader) answer(batch []*ask) {
 func (b *Backend) readKeys(ctx context.Context, keys []string) (revision int64, rows map[string]*server.KeyValue, err error) {
 	named, arguments := b.external.kind.keys(keys)
 	defer func(began time.Time) { observe(b.table, began, err, named.Fill(arguments)) }(time.Now())
+	known := b.newest.Load()
 	result, err := b.reads.QueryContext(ctx, named.Query, arguments...)
 	if err != nil {
 		return 0, nil, err
@@ -158,7 +159,7 @@ func (b *Backend) readKeys(ctx context.Context, keys []string) (revision int64, 
 	if revision == 0 { // the table is empty: kine has not started
 		return 0, nil, server.ErrGRPCUnhealthy
 	}
-	return revision, rows, nil
+	return revision, rows, b.fresh(known, revision)
 }
 
 var pgKeys = query.New("SELECT "+keyColumns+`

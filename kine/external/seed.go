@@ -26,7 +26,7 @@ func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects 
 	if len(all) == 0 {
 		return nil
 	}
-	revisions, err := b.writer.table.insert(ctx, all, &keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix), except})
+	revisions, err := b.writer.table.insert(ctx, all, &keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix), except}, b.newest.Load())
 	if err == errNotEmpty {
 		return nil
 	}

@@ -2,9 +2,11 @@ package external
 
 import (
 	"context"
+	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -85,7 +87,7 @@ func (d *table) QueryContext(_ context.Context, query string, _ []sqldriver.Name
 // rowsOf is a table to its writer.
 type rowsOf struct{ *table }
 
-func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange) ([]int64, error) {
+func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange, _ int64) ([]int64, error) {
 	if r.table.insert != nil {
 		return nil, r.table.insert
 	}
@@ -105,6 +107,7 @@ func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange) ([]int64,
 }
 
 func (rowsOf) ping(context.Context) error { return nil }
+func (rowsOf) primary() *sql.DB           { return nil }
 func (rowsOf) close()                     {}
 
 // answer is the rows of a query.
@@ -142,7 +145,9 @@ func kineOn(t *testing.T, d *table) *Backend {
 	dialect.ErrCode = func(err error) string { return "" }
 	b.watchdog = &watchdog{life: ctx, question: func(context.Context) error { return nil }, refresh: func() {}}
 	b.writer, b.life, b.table, b.reads = newWriter(ctx, rowsOf{d}), ctx, dialect, dialect.DB
-	b.tail = newTail(func(context.Context, int64) (server.EventBatch, int64, error) { return server.EventBatch{}, 0, nil }, func(error) {})
+	b.tail = newTail(func(context.Context, int64) (server.EventBatch, int64, error) {
+		return server.EventBatch{CurrentRev: math.MaxInt64}, 0, nil
+	}, func(error) {})
 	b.work.Go(b.writer.run)
 	t.Cleanup(b.Close)
 	return b

@@ -1,6 +1,7 @@
 package external
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -28,8 +29,14 @@ type tail struct {
 	warn func(error)
 	poke chan struct{} // there may be more to read
 	at   atomic.Int64  // every event up to it has been handed over; 0: it has not begun
+	// doubt makes the next read look whether the table still has what was handed over last: a connection is a new one.
+	doubt atomic.Bool
+	// known is the newest revision that this server has written or read, and mend is called when the table lacks something.
+	known func() int64
+	mend  func(context.Context) error
 
 	mu      sync.Mutex
+	last    *server.Event // at revision at, if it is not nil
 	watches map[chan server.EventBatch]bool
 	ended   bool
 }
@@ -39,7 +46,8 @@ type tail struct {
 type readTail func(ctx context.Context, revision int64) (server.EventBatch, int64, error)
 
 func newTail(read readTail, warn func(error)) *tail {
-	return &tail{read: read, warn: warn, poke: make(chan struct{}, 1), watches: map[chan server.EventBatch]bool{}}
+	return &tail{read: read, warn: warn, poke: make(chan struct{}, 1), watches: map[chan server.EventBatch]bool{},
+		known: func() int64 { return 0 }}
 }
 
 // wake tells of a revision. It does not wait.
@@ -84,6 +92,7 @@ func (t *tail) deliver(batch server.EventBatch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.at.Store(batch.CurrentRev)
+	t.last = batch.Events[len(batch.Events)-1]
 	for c := range t.watches {
 		select {
 		case c <- batch:
@@ -102,6 +111,8 @@ func (t *tail) restart(revision int64, end bool) {
 		t.drop(c)
 	}
 	t.at.Store(revision)
+	t.last = nil
+	t.doubt.Store(true) // reads what last is
 	t.ended = t.ended || end
 }
 
@@ -135,21 +146,61 @@ func (t *tail) run(ctx context.Context) {
 // step hands over what was read at once. It tells whether there may be more. A revision that is missing is in no transaction, as no
 // revision becomes visible after a later one: it was that of a write that failed.
 func (t *tail) step(ctx context.Context) (more bool, err error) {
-	at := t.at.Load()
-	batch, compacted, err := t.read(ctx, at)
-	n := len(batch.Events)
+	at, looks := t.at.Load(), t.doubt.Swap(false)
+	after := at
+	if looks && at > 0 {
+		after-- // the row that was handed over last is the first one
+	}
+	known := t.known()
+	batch, compacted, err := t.read(ctx, after)
 	switch {
 	case err != nil:
-		return false, err
 	case compacted > at: // by another server, while this one was cut off or suspended: some that the watches lack may be gone
 		t.restart(batch.CurrentRev, false)
 		return true, nil
-	case n == 0:
-		return false, nil
+	case t.doubt.Load(): // it was read on a new connection
+		return true, nil
+	case t.lacks(batch, compacted, known, looks):
+		if err = t.mend(ctx); err == nil {
+			return true, nil
+		}
 	}
-	batch.CurrentRev = batch.Events[n-1].KV.ModRevision
-	t.deliver(batch)
-	return n == pollBatch, nil
+	if err != nil {
+		t.doubt.Store(t.doubt.Load() || looks)
+		return false, err
+	}
+	full := len(batch.Events) == pollBatch
+	if looks && len(batch.Events) > 0 && batch.Events[0].KV.ModRevision == at {
+		t.mu.Lock()
+		t.last = batch.Events[0]
+		t.mu.Unlock()
+		batch.Events = batch.Events[1:]
+	}
+	if n := len(batch.Events); n > 0 {
+		batch.CurrentRev = batch.Events[n-1].KV.ModRevision
+		t.deliver(batch)
+	}
+	return full, nil
+}
+
+// lacks tells whether a table has gone back in time: it lacks a revision that this server knows, or has another row in the place of the one
+// that was handed over last, with which the batch begins if it looks. What is compacted may be gone.
+func (t *tail) lacks(batch server.EventBatch, compacted, known int64, looks bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.at.Load()
+	switch {
+	case batch.CurrentRev < max(known, at):
+		return true
+	case !looks || t.last == nil || compacted >= at:
+		return false
+	}
+	return len(batch.Events) == 0 || !sameRow(batch.Events[0], t.last)
+}
+
+func sameRow(a, b *server.Event) bool {
+	return a.Create == b.Create && a.Delete == b.Delete && a.KV.ModRevision == b.KV.ModRevision && a.KV.CreateRevision == b.KV.CreateRevision &&
+		a.KV.Key == b.KV.Key && bytes.Equal(a.KV.Value, b.KV.Value)
 }
 
 // tailReader reads the events of a tail on a connection that it keeps, so that lists which take all others do not delay watches.
@@ -157,11 +208,16 @@ type tailReader struct {
 	dialect  *generic.Generic
 	query    *query.Named
 	watchdog *watchdog
+	opened   func() // is called for each new connection
 	conn     *sql.Conn
 }
 
 func newTailReader(dialect *generic.Generic, w *watchdog) *tailReader {
-	return &tailReader{dialect: dialect, query: dialect.AfterAllOldValSQL.Appendf("LIMIT %d", pollBatch), watchdog: w}
+	return &tailReader{dialect: dialect, query: tailQuery(dialect), watchdog: w, opened: func() {}}
+}
+
+func tailQuery(dialect *generic.Generic) *query.Named {
+	return dialect.AfterAllOldValSQL.Appendf("LIMIT %d", pollBatch)
 }
 
 // read is called by one goroutine. After an error, it opens a new connection.
@@ -178,6 +234,7 @@ func (r *tailReader) read(ctx context.Context, revision int64) (batch server.Eve
 				r.conn = nil
 				return nil, err
 			}
+			r.opened()
 		}
 		return r.conn.QueryContext(ctx, r.query.Query, revision)
 	})
@@ -185,6 +242,11 @@ func (r *tailReader) read(ctx context.Context, revision int64) (batch server.Eve
 	if err != nil {
 		return batch, 0, err
 	}
+	return tailRows(rows)
+}
+
+// tailRows reads the rows of a tailQuery.
+func tailRows(rows *sql.Rows) (batch server.EventBatch, compacted int64, err error) {
 	batch, compacted, err = sqllog.RowsToEvents(rows, true, true)
 	if err == nil {
 		err = rows.Err()

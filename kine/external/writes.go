@@ -79,10 +79,13 @@ type inserter interface {
 	// their revisions. After an error nothing of the batch is there, unless the error is unknown.
 	// A lost error is that of all writes; otherwise any may have failed.
 	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key. It inserts nothing and returns
-	// errTakenBack if a fence was closed while the batch waited for a connection or the lock.
-	insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error)
+	// errTakenBack if a fence was closed while the batch waited for a connection or the lock, and errBehind, which is lost, if a revision would not
+	// be above the table's, or if the table lacks the known one.
+	insert(ctx context.Context, batch []*write, none *keyRange, known int64) ([]int64, error)
 	// ping asks the database for any answer, on another connection.
 	ping(ctx context.Context) error
+	// primary is the connection to the database that takes writes.
+	primary() *sql.DB
 	close()
 }
 
@@ -116,6 +119,8 @@ func (unknown) Is(target error) bool { return target == ErrUncertain }
 type writer struct {
 	table inserter
 	wake  func(revision int64) // is told of each batch
+	known func() int64         // a revision that the table has
+	mend  func(context.Context) error
 	queue chan *write
 	ended <-chan struct{}
 	late  context.Context // ends endLimit after ended
@@ -124,7 +129,7 @@ type writer struct {
 func newWriter(ctx context.Context, table inserter) *writer {
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, cancel) })
-	return &writer{table: table, wake: func(int64) {}, queue: make(chan *write, batchWrites), ended: ctx.Done(), late: late}
+	return &writer{table: table, wake: func(int64) {}, known: func() int64 { return 0 }, queue: make(chan *write, batchWrites), ended: ctx.Done(), late: late}
 }
 
 // run writes until the context of newWriter ends.
@@ -262,12 +267,17 @@ func (w *writer) isEnded() bool {
 	}
 }
 
-// try writes a batch, again if it was ended for the sake of another transaction, as compactions are.
+// try writes a batch, again if it was ended for the sake of another transaction, as compactions are, and after the table was mended.
 func (w *writer) try(batch []*write) (revisions []int64, err error) {
 	ctx, cancel := context.WithTimeout(w.late, connectLimit+writeLimit)
 	defer cancel()
 	for range endedTries {
-		if revisions, err = w.table.insert(ctx, batch, nil); !conflicts(err) {
+		revisions, err = w.table.insert(ctx, batch, nil, w.known())
+		if errors.Is(err, errBehind) {
+			if err := w.mend(ctx); err != nil {
+				return nil, lost{err}
+			}
+		} else if !conflicts(err) {
 			break
 		}
 	}

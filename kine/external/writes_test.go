@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"slices"
 	"sync"
@@ -26,7 +27,7 @@ type scripted struct {
 	next  int64
 }
 
-func (s *scripted) insert(_ context.Context, batch []*write, _ *keyRange) (revisions []int64, err error) {
+func (s *scripted) insert(_ context.Context, batch []*write, _ *keyRange, _ int64) (revisions []int64, err error) {
 	var keys []string
 	for _, one := range batch {
 		keys = append(keys, one.key)
@@ -43,6 +44,7 @@ func (s *scripted) insert(_ context.Context, batch []*write, _ *keyRange) (revis
 }
 
 func (*scripted) ping(context.Context) error { return nil }
+func (*scripted) primary() *sql.DB           { return nil }
 func (*scripted) close()                     {}
 
 // write starts a write.
@@ -123,7 +125,7 @@ type refusing struct {
 	batches int
 }
 
-func (r *refusing) insert(ctx context.Context, batch []*write, _ *keyRange) ([]int64, error) {
+func (r *refusing) insert(ctx context.Context, batch []*write, _ *keyRange, _ int64) ([]int64, error) {
 	r.batches++
 	if err := r.answer(ctx, batch); err != nil {
 		return nil, err

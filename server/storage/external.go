@@ -18,7 +18,8 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) error {
 		backend, err = where.Open(ctx, external.Options{
 			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,
 			Metrics: legacyregistry.Registerer(), State: s.externalState,
-			Warn: func(err error) { s.config.Log.Warn(err) },
+			Warn:     func(err error) { s.config.Log.Warn(err) },
+			WentBack: func(err error) { s.config.Log.Error(err) },
 		})
 		return err
 	})
