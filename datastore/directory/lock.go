@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
@@ -76,9 +75,13 @@ func Acquire(dir string) (*Lock, error) {
 	return &Lock{dir, f}, nil
 }
 
-// openLock opens a lock file. It refuses a FIFO, from which a reader would wait for ever.
+// openLock opens a lock file. It opens no link and no device, to which another user could lead this process, and no FIFO, from
+// which a reader would wait for ever.
 func openLock(path string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK|flags, 0o600)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("open lock of data directory: %s is not a regular file: remove it", path)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|lockFlags|flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock of data directory: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+const lockFlags = 0
+
 func tryLock(f *os.File) error {
 	// The locked byte lies far behind the pid, so that the pid stays readable.
 	at := windows.Overlapped{OffsetHigh: 1}

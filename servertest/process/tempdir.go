@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func sweep(above string) {
 	found, _ := filepath.Glob(filepath.Join(above, tempPrefix+"*")) // the pattern is valid
 	for _, path := range found {
 		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() || onlyMine(path) != nil {
+		if err != nil || !info.IsDir() || onlyMine(path) != nil || mountedBelow(path) {
 			continue
 		}
 		if inside, _ := os.ReadDir(path); len(inside) < 2 && time.Since(info.ModTime()) < tempLeast {
@@ -59,6 +60,15 @@ func sweep(above string) {
 			_ = (&tempDir{path, lock}).remove() // the next test removes what is left
 		}
 	}
+}
+
+// mountedBelow reports whether a file system is mounted below a directory. Only Linux tells.
+func mountedBelow(dir string) bool {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	if full, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = full
+	}
+	return strings.Contains(string(mounts), " "+strings.NewReplacer(`\`, `\134`, " ", `\040`).Replace(dir)+"/")
 }
 
 // TempDir returns a new directory for the data of a cluster. It is removed when the test ends. If
