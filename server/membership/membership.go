@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -336,7 +337,11 @@ func keepEncryption(m *Material, s Server) error {
 	case err != nil && exists:
 		return err
 	case m.Encryption == nil && exists:
-		return os.Rename(file, file+".old")
+		old, err := directory.Unused(file + ".old") // an earlier one may have the only copy of a key
+		if err != nil {
+			return err
+		}
+		return os.Rename(file, old)
 	case m.Encryption == nil || !exists && s.Encryption != nil || exists && bytes.Equal(has, m.Encryption):
 		return nil
 	}
