@@ -234,6 +234,16 @@ func (s *Store) write(path string, data []byte) error {
 	return s.files.Write(atomicfile.File{Path: to, Data: data, Mode: fileMode})
 }
 
+// Signer returns the name of the authority n that signs, and whether its file in dir still has a former one, which is trusted.
+func Signer(dir string, n Name) (name string, former bool, err error) {
+	e, _ := lookup(n)
+	p, err := loadPair(dir, e)
+	if err != nil || p.main == nil {
+		return "", false, err
+	}
+	return p.main.Subject.CommonName, p.hasFormer(), nil
+}
+
 // Trusted reports whether the file of name has the public key with a fingerprint: the present one or, between Replace and DropFormer,
 // the former one.
 func (s Shared) Trusted(name Name, fingerprint string) bool {

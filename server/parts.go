@@ -397,7 +397,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		}
 	}
 	c.SingleServer = s.ownsStorage()
-	return c, nil
+	return c, s.followKeys(&c)
 }
 
 func (s *controlPlane) controllersConnection() controllers.Connection {

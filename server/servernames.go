@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -19,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/panics"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/controllers/replacements"
 	"github.com/karve-k8s/karve/server/membership"
 )
@@ -63,20 +65,37 @@ func (s *controlPlane) publishNames(ctx context.Context, ready func()) error {
 	}
 }
 
+// followKeys lets servers and commands know who has followed a replacement of keys: this server, by a Lease of its own, and nodes.
+func (s *controlPlane) followKeys(c *apiserver.Config) (err error) {
+	if !c.SingleServer {
+		if c.Identity, err = s.leaseName(); err != nil {
+			return err
+		}
+	}
+	_, former, err := certs.Signer(certificates.Dir(s.DataDir), certs.ClientCA)
+	if former {
+		c.NodeIssuer = membership.IssuerAnnotation
+	}
+	return err
+}
+
+// leaseName returns the name of this server's Lease, which upstream makes from the host name: machines may have that in common, and each server
+// has its own key.
+func (s *controlPlane) leaseName() (string, error) {
+	chain, err := certutil.CertsFromFile(s.certificates.Store().CertFile(certs.KubeletClient))
+	if err != nil {
+		return "", fmt.Errorf("make this server's identity: %w", err)
+	}
+	sum := sha256.Sum256(chain[0].RawSubjectPublicKeyInfo)
+	return "apiserver-" + hex.EncodeToString(sum[:13]), nil
+}
+
 // publishSteps writes the steps in replacements of keys to the Lease of this server, which upstream makes when the API server has started.
 func (s *controlPlane) publishSteps(ctx context.Context, client kubernetes.Interface) error {
 	if s.steps == "" {
 		return nil
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		return err
-	}
-	leases := client.CoordinationV1().Leases(metav1.NamespaceSystem)
-	found, err := leases.List(ctx, metav1.ListOptions{LabelSelector: membership.ServerLabel + "," + corev1.LabelHostname + "=" + host})
-	if err == nil && len(found.Items) == 0 {
-		err = fmt.Errorf("there is no Lease of an API server on %s", host)
-	}
+	name, err := s.leaseName()
 	if err != nil {
 		return err
 	}
@@ -84,7 +103,7 @@ func (s *controlPlane) publishSteps(ctx context.Context, client kubernetes.Inter
 	if err != nil {
 		return err
 	}
-	_, err = leases.Patch(ctx, found.Items[0].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = client.CoordinationV1().Leases(metav1.NamespaceSystem).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 

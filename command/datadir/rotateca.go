@@ -30,6 +30,7 @@ import (
 
 const (
 	dropOld        = "drop-old"
+	force          = "force"
 	serviceAccount = "service-account-key"
 )
 
@@ -42,7 +43,8 @@ repeated after it was stopped. Servers with a cluster token first learn to trust
 run says what comes next, and is refused while a server has not taken the step before.`,
 		Flags: append(clustertoken.DatastoreFlags(),
 			&cli.BoolFlag{Name: serviceAccount, Usage: "replace the key of service account tokens, not the authorities"},
-			&cli.BoolFlag{Name: dropOld, Usage: "end a replacement: what the old authorities, or the old key, have signed is refused from then on"},
+			&cli.BoolFlag{Name: force, Usage: "with --drop-old, also lock out nodes that have not followed"},
+			&cli.BoolFlag{Name: dropOld, Usage: "end a replacement: what the old authorities, or the old key, have signed is refused at once"},
 		),
 		Before: options.FindDataDir,
 		Action: func(c *cli.Context) error {
@@ -87,7 +89,13 @@ func rotateShared(ctx context.Context, c *cli.Context, cluster membership.Cluste
 		kind, what, again = membership.ServiceAccountKey, "keys of tokens", again+" --"+serviceAccount
 		users, tokens = "Wait an hour, until all Pods have new tokens", " (one of them with --"+membership.NewAuthoritiesOption+" unrecorded if programs use tokens in Secrets)"
 	}
-	step, err := cluster.RotateKeys(ctx, token, kind, c.Bool(dropOld), func(step string) error { return servers.AwaitStep(ctx, api, kind, step) })
+	step, err := cluster.RotateKeys(ctx, token, kind, c.Bool(dropOld), func(step string) error {
+		err := servers.AwaitStep(ctx, api, kind, step)
+		if err == nil && c.Bool(dropOld) {
+			err = nodesFollow(ctx, c, api, dir)
+		}
+		return err
+	})
 	if err == nil && step == membership.Finished && kind == membership.Authorities {
 		_, err = forget(ctx, api, dir)
 	}
@@ -152,6 +160,9 @@ func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster,
 	if err != nil {
 		return err
 	}
+	if err := nodesFollow(ctx, c, api, dir); err != nil {
+		return err
+	}
 	if err := ownership.Act(dir, func() error { return cluster.Rekey(ctx, dir) }); err != nil {
 		return err
 	}
@@ -181,6 +192,18 @@ func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster,
 	}
 	_, err = fmt.Fprintln(c.App.Writer, "Next: "+next)
 	return err
+}
+
+// nodesFollow refuses to drop an authority that nodes still need.
+func nodesFollow(ctx context.Context, c *cli.Context, api kubernetes.Interface, dir string) error {
+	if c.Bool(serviceAccount) || c.Bool(force) {
+		return nil
+	}
+	issuer, former, err := certs.Signer(dir, certs.ClientCA)
+	if err != nil || !former { // dropped already, by a run that was killed
+		return err
+	}
+	return servers.NodesFollow(ctx, api, issuer)
 }
 
 // has reports whether a ConfigMap has the authority in dir, and no other. One that does not exist has nothing to correct: without

@@ -1,13 +1,17 @@
 package endtoend
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // The authorities of a running server are replaced: a watch goes on, and an old kubeconfig works until the old ones are dropped.
@@ -32,10 +36,10 @@ func TestRotateCA(t *testing.T) {
 	}
 	rotate := []string{"certs", "rotate-ca", "--data-dir", p.dir}
 	drop := append(rotate, "--drop-old")
-	refuse := func(args []string, want string) {
+	refuse := func(args []string, want ...string) {
 		t.Helper()
 		got := finish(t, command(t, "karve", args...))
-		wantIn(t, got.stderr, want)
+		wantIn(t, got.stderr, want...)
 		if got.code != 1 {
 			t.Errorf("%q: exit code %d, want 1", args, got.code)
 		}
@@ -77,6 +81,11 @@ func TestRotateCA(t *testing.T) {
 		return m
 	}
 	both := trusted(3)
+	// A node renews its Lease with an old certificate, which is an administrator's here.
+	renewLease(t, old)
+	refuse(drop, "locked out at once", ": late. ", "--force")
+	oldWorks(true)
+	renewLease(t, p.kubeconfig)
 	wantIn(t, karve(t, drop...), "dropped the old client-ca")
 	oldWorks(false)
 	trusted(1)
@@ -112,4 +121,18 @@ func TestRotateCA(t *testing.T) {
 	wantIn(t, karve(t, append(drop, "--service-account-key")...), "dropped the old service-account")
 	restart()
 	authenticated(false)
+}
+
+// renewLease renews the Lease of the node "late" as the user of a kubeconfig.
+func renewLease(t *testing.T, kubeconfig string) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "late"}, "spec": {"leaseDurationSeconds": 3600, "renewTime": %q}}`,
+		time.Now().UTC().Format(metav1.RFC3339Micro))
+	if _, err := client(t, config).CoordinationV1().Leases("kube-node-lease").Patch(t.Context(), "late", types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: "kubelet"}); err != nil {
+		t.Fatal(err)
+	}
 }

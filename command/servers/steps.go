@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -32,8 +33,7 @@ func AwaitStep(ctx context.Context, api kubernetes.Interface, kind membership.Ki
 		late = nil
 		alive := 0
 		for _, l := range leases.Items {
-			lasts := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
-			if l.Spec.RenewTime == nil || time.Since(l.Spec.RenewTime.Time) > lasts {
+			if !lasts(l) {
 				continue
 			}
 			alive++
@@ -53,4 +53,37 @@ func AwaitStep(ctx context.Context, api kubernetes.Interface, kind membership.Ki
 			membership.Option, strings.Join(late, ", "))
 	}
 	return err
+}
+
+func lasts(l coordinationv1.Lease) bool {
+	duration := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
+	return l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) <= duration
+}
+
+// named is how many nodes an error names.
+const named = 10
+
+// NodesFollow returns an error that names the nodes which last came with a certificate of another authority than issuer, or have not come since
+// the start of the server. A node counts while its Lease lasts.
+func NodesFollow(ctx context.Context, api kubernetes.Interface, issuer string) error {
+	leases, err := api.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var late []string
+	for _, l := range leases.Items {
+		by, came := l.Annotations[membership.IssuerAnnotation]
+		if lasts(l) && (!came || by != "" && by != issuer) { // empty: without a certificate
+			late = append(late, l.Name)
+		}
+	}
+	if len(late) == 0 {
+		return nil
+	}
+	more := ""
+	if n := len(late) - named; n > 0 {
+		late, more = late[:named], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Errorf("--drop-old: these nodes would be locked out at once, because they have not come with a certificate of the new authority %s since the server's start: %s%s. Nodes of karve node follow within an hour, or by karve node upgrade there; those of kubeadm join again. To lock them out nevertheless: --force",
+		issuer, strings.Join(late, ", "), more)
 }

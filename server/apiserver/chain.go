@@ -124,6 +124,9 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
 	generic.AuditBackend = filterAudit(generic.AuditBackend)
+	if own.Identity != "" && generic.APIServerID != "" { // without the feature gate, there is no Lease
+		generic.APIServerID = own.Identity
+	}
 	followServing(generic.SecureServing, o)
 	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
 	// which they would share.
@@ -184,6 +187,10 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, admission)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-aggregator: %w", err)
+	}
+	if own.NodeIssuer != "" {
+		shared.Generic.AdmissionControl = issuerAdmission{shared.Generic.AdmissionControl, own.NodeIssuer}
+		noteIssuers(&c.aggregator.GenericConfig.Config)
 	}
 	return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
 }

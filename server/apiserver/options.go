@@ -90,6 +90,11 @@ type Config struct {
 	Certificates Certificates
 	// SingleServer means that no other API server uses this datastore.
 	SingleServer bool
+	// Identity is the name of the API server's Lease among several. Empty: upstream's, a hash of the host name.
+	Identity string
+	// NodeIssuer is the annotation of nodes' Leases that gets the name of the authority of the certificate with which the
+	// node has come. Empty: none does.
+	NodeIssuer string
 	// BuiltIn means that the storage is Karve's own datastore, which knows objects by their
 	// keys.
 	BuiltIn bool

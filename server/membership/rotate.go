@@ -14,10 +14,12 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
-// ServerLabel is on the Lease of each server, and StepsAnnotation has the steps that the server has taken, as JSON.
+// ServerLabel is on the Lease of each server, and StepsAnnotation has the steps that the server has taken, as JSON. While authorities are
+// being replaced, IssuerAnnotation on the Lease of a node names the authority of the certificate with which it has come last.
 const (
-	ServerLabel     = "apiserver.kubernetes.io/identity" // upstream's
-	StepsAnnotation = "membership.karve/steps"
+	ServerLabel      = "apiserver.kubernetes.io/identity" // upstream's
+	StepsAnnotation  = "membership.karve/steps"
+	IssuerAnnotation = "membership.karve/issuer"
 )
 
 // Kind is a kind of keys that are replaced together.

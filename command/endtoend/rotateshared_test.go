@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,28 +26,12 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// asHost makes the test binary change its host name before it is anything else. Servers with one name share a Lease.
-const asHost = "TEST_BINARY_IS_ON"
-
-func init() {
-	name := os.Getenv(asHost)
-	if name == "" {
-		return
-	}
-	runtime.LockOSThread()
-	err := errors.Join(syscall.Unshare(syscall.CLONE_NEWUTS), syscall.Sethostname([]byte(name)), os.Unsetenv(asHost))
-	if err == nil {
-		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
-}
-
-// boards are servers that share a datastore and a token, each on a host of its own.
+// boards are servers that share a datastore and a token, on hosts of one name.
 type boards struct {
 	t      *testing.T
 	args   []string
 	all    []*process
+	leases []string    // their names, which tell the servers apart
 	events chan string // the names of ConfigMaps, as a client sees them that knows the first authorities only
 }
 
@@ -64,8 +46,25 @@ func (b *boards) start(n int) {
 		}
 		dir, args = before.dir, append(slices.Clone(args), "--secure-port", before.url[strings.LastIndex(before.url, ":")+1:]) // where clients find it
 	}
-	p := launchWith(b.t, dir, []string{fmt.Sprintf("%s=board-%d", asHost, n)}, args...).waitReady()
+	p := launch(b.t, dir, args...).waitReady()
 	b.all = append(b.all[:n:n], append([]*process{p}, b.all[min(n+1, len(b.all)):]...)...)
+}
+
+// noteLease notes the name of the Lease that the last board has made.
+func (b *boards) noteLease() {
+	b.t.Helper()
+	eventually.Nil(b.t, "a Lease for each server", func() error {
+		all, err := b.at(0, b.all[0].config()).CoordinationV1().Leases("kube-system").List(b.t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
+		if err != nil || len(all.Items) != len(b.all) {
+			return fmt.Errorf("%d Leases of %d servers (%w)", len(all.Items), len(b.all), err)
+		}
+		for _, l := range all.Items {
+			if !slices.Contains(b.leases, l.Name) {
+				b.leases = append(b.leases, l.Name)
+			}
+		}
+		return nil
+	})
 }
 
 // at returns a client of board n with the authorities and the user of a configuration.
@@ -171,9 +170,6 @@ func (b *boards) published(admin *rest.Config, roots int, file string) {
 // Two servers replace their authorities and the key of tokens, and are started again one at a time. A third one is away all the time.
 func TestRotateSharedKeys(t *testing.T) {
 	long(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root may give each server a host name of its own")
-	}
 	parallel(t)
 	token, next := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "next")
 	karve(t, "cluster-token", "create", token)
@@ -185,6 +181,7 @@ func TestRotateSharedKeys(t *testing.T) {
 	b := &boards{t: t, args: append(with(token), "--advertise-address=192.0.2.1"), events: make(chan string, 100)}
 	for n := range 3 {
 		b.start(n)
+		b.noteLease()
 	}
 	b.all[2].kill()
 	old := b.all[0].config()
@@ -219,26 +216,26 @@ func TestRotateSharedKeys(t *testing.T) {
 	karve(t, shared([]string{"cluster-token", "rotate"}, "--new-cluster-token-file", next)...)
 	token = next
 	b.args = append(with(token), "--advertise-address=192.0.2.1")
-	refuse(shared(rotateCA), "", "board-0 (apiserver-", "board-1", "board-2")
+	refuse(shared(rotateCA), "", "("+b.leases[0]+")", b.leases[1], b.leases[2])
 	refuse(shared(rotateCA, "--drop-old"), "", "do not sign yet")
 	b.start(0)
 	b.check("introduced at board 0", old)
-	refuse(shared(rotateCA), "board-0", "board-1", "board-2")
+	refuse(shared(rotateCA), b.leases[0], b.leases[1], b.leases[2])
 	b.start(1)
 	b.check("introduced", old)
 	b.published(old, 3, ca)
 	leases := b.at(0, old).CoordinationV1().Leases("kube-system")
-	lost, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: corev1.LabelHostname + "=board-2"})
-	if err != nil || len(lost.Items) != 1 {
-		t.Fatal(lost, err)
+	lost, err := leases.Get(t.Context(), b.leases[2], metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	lost.Items[0].Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(-2 * time.Hour)}
-	if _, err := leases.Update(t.Context(), &lost.Items[0], metav1.UpdateOptions{}); err != nil {
+	lost.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(-2 * time.Hour)}
+	if _, err := leases.Update(t.Context(), lost, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
 	both("are still trusted")
-	refuse(shared(rotateCA, "--drop-old"), "board-2", "board-0", "board-1")
+	refuse(shared(rotateCA, "--drop-old"), b.leases[2], b.leases[0], b.leases[1])
 	b.start(0)
 	b.check("switched at board 0", old)
 	b.start(1)
@@ -281,5 +278,5 @@ func TestRotateSharedKeys(t *testing.T) {
 	// The key of Secrets goes the same way.
 	secrets := []string{"secrets", "rotate"}
 	wantIn(t, karve(t, shared(secrets)...), "only read")
-	refuse(shared(secrets), "", "board-0", "board-1", "board-2")
+	refuse(shared(secrets), "", b.leases[0], b.leases[1], b.leases[2])
 }
