@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/internal/quote"
 	"github.com/karve-k8s/karve/server/membership"
 )
 
@@ -60,9 +61,6 @@ func lasts(l coordinationv1.Lease) bool {
 	return l.Spec.RenewTime != nil && time.Since(l.Spec.RenewTime.Time) <= duration
 }
 
-// named is how many nodes an error names.
-const named = 10
-
 // NodesFollow returns an error that names the nodes which last came with a certificate of another authority than issuer, or have not come since
 // the start of the server. A node counts while its Lease lasts.
 func NodesFollow(ctx context.Context, api kubernetes.Interface, issuer string) error {
@@ -80,10 +78,6 @@ func NodesFollow(ctx context.Context, api kubernetes.Interface, issuer string) e
 	if len(late) == 0 {
 		return nil
 	}
-	more := ""
-	if n := len(late) - named; n > 0 {
-		late, more = late[:named], fmt.Sprintf(" and %d more", n)
-	}
-	return fmt.Errorf("--drop-old: these nodes would be locked out at once, because they have not come with a certificate of the new authority %s since the server's start: %s%s. Nodes of karve node follow within an hour, or by karve node upgrade there; those of kubeadm join again. To lock them out nevertheless: --force",
-		issuer, strings.Join(late, ", "), more)
+	return fmt.Errorf("--drop-old: these nodes would be locked out at once, because they have not come with a certificate of the new authority %s since the server's start: %s. Nodes of karve node follow within an hour, or by karve node upgrade there; those of kubeadm join again. To lock them out nevertheless: --force",
+		issuer, quote.First(late, ", "))
 }

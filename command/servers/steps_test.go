@@ -37,7 +37,7 @@ func TestNodesFollow(t *testing.T) {
 	for n := range 13 {
 		many = append(many, node(fmt.Sprintf("n%d", n), 0, nil))
 	}
-	if err := NodesFollow(t.Context(), fake.NewClientset(many...), "new"); err == nil || !strings.Contains(err.Error(), " and 3 more.") {
+	if err := NodesFollow(t.Context(), fake.NewClientset(many...), "new"); err == nil || !strings.Contains(err.Error(), ", and 10 more.") {
 		t.Errorf("got %v, want not all names", err)
 	}
 }

@@ -238,6 +238,22 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
+// TestLongTexts logs texts of a stranger that would fill a disk.
+func TestLongTexts(t *testing.T) {
+	long := strings.Repeat("ü", 1<<20)
+	for _, format := range []string{"text", "json"} {
+		var b bytes.Buffer
+		l, err := New(&b, format, "info")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.WithField("f", long).WithError(errors.New(long)).Info(long)
+		if got := b.Len(); got > 4*mostBytes || strings.Count(b.String(), "(2097152 bytes)") != 3 {
+			t.Errorf("%s: got %d bytes, want three texts of %d", format, got, mostBytes)
+		}
+	}
+}
+
 // TestConcurrent logs from many goroutines while loggers are replaced. It is for -race.
 func TestConcurrent(t *testing.T) {
 	first, _ := logger(t, "trace")

@@ -31,9 +31,9 @@ func New(w io.Writer, format, level string) (*logrus.Logger, error) {
 	logger.SetOutput(w)
 	switch strings.ToLower(format) {
 	case "text":
-		logger.SetFormatter(textFormatter(Colours(w)))
+		logger.SetFormatter(limited{textFormatter(Colours(w))})
 	case "json":
-		logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: timestamp, DisableHTMLEscape: true})
+		logger.SetFormatter(limited{&logrus.JSONFormatter{TimestampFormat: timestamp, DisableHTMLEscape: true}})
 	default:
 		return nil, fmt.Errorf("--log-format=%q: want one of %s", format, formats)
 	}
@@ -60,6 +60,33 @@ func Colours(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && runtime.GOOS != "windows" && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" &&
 		term.IsTerminal(int(f.Fd()))
+}
+
+// mostBytes is how much of a message or a value is in the log. Nodes, webhooks and other strangers write a part of some.
+const mostBytes = 32 << 10
+
+// limited cuts what is longer.
+type limited struct{ logrus.Formatter }
+
+// Format formats e. It may change e, which is a copy with fields of its own.
+func (f limited) Format(e *logrus.Entry) ([]byte, error) {
+	e.Message = limit(e.Message)
+	for key, value := range e.Data {
+		switch value := value.(type) {
+		case string:
+			e.Data[key] = limit(value)
+		case error:
+			e.Data[key] = limit(value.Error())
+		}
+	}
+	return f.Formatter.Format(e)
+}
+
+func limit(text string) string {
+	if len(text) <= mostBytes {
+		return text
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:mostBytes], ""), len(text))
 }
 
 // escaping escapes line breaks in messages. logrus' coloured format writes messages unchanged.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/quote"
 )
 
 // A kubelet reads the authorities of its server when it starts, and asks for another certificate only near the end of the one that
@@ -126,7 +126,7 @@ func vouched(offered, own []byte, o Options) (bundle []byte, trusted []*x509.Cer
 	}
 	if len(ignored) > 0 {
 		o.Say("the ConfigMap cluster-info in kube-public names authorities for which none vouches that this machine knows: it does not trust %d of them (%s). If they are the cluster's, join this machine again with the line that `karve token create --print-install-command` prints",
-			len(ignored), strings.Join(ignored[:min(3, len(ignored))], ", "))
+			len(ignored), quote.First(ignored, ", "))
 	}
 	if len(trusted) == 0 {
 		return nil, nil, errors.New("the ConfigMap cluster-info in kube-public has none of the authorities that this machine knows: join it again with the line that `karve token create --print-install-command` prints on the server")

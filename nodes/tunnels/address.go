@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/karve-k8s/karve/internal/quote"
 )
 
 // ErrAddress means that an address is neither an IP address nor a DNS name.
@@ -24,16 +25,7 @@ func CheckAddress(address string) error {
 	if len(validation.IsDNS1123Subdomain(strings.ToLower(address))) == 0 {
 		return nil
 	}
-	return fmt.Errorf("address %s: %w", quote(address), ErrAddress)
-}
-
-// quote makes text of a stranger fit for a message.
-func quote(text string) string {
-	const most = 60
-	if len(text) > most {
-		return strconv.QuoteToASCII(text[:most]) + "…"
-	}
-	return strconv.QuoteToASCII(text)
+	return fmt.Errorf("address %s: %w", quote.Text(address), ErrAddress)
 }
 
 // mostAddresses is how many addresses of a node are used. Each one that does not answer costs an

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/quote"
 )
 
 // HostKeys pins the keys of SSH servers in a file of OpenSSH's known_hosts format. The first key
@@ -175,7 +176,7 @@ func (k hostKeys) pin(content []byte, key ssh.PublicKey) error {
 	}
 	line := knownhosts.Line([]string{k.address}, key)
 	if !isLine(line, k.address, key) {
-		return fmt.Errorf("%w: the address %s and its key make no line of known_hosts", ErrHostKey, quote(k.address))
+		return fmt.Errorf("%w: the address %s and its key make no line of known_hosts", ErrHostKey, quote.Text(k.address))
 	}
 	content = append(content, line+"\n"...)
 	path := k.Path

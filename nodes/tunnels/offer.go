@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/karve-k8s/karve/internal/quote"
 )
 
 // The ConfigMap in kube-public by which servers offer their keys to nodes.
@@ -49,11 +51,11 @@ func Offered(text string) ([]string, error) {
 		}
 		for _, o := range options {
 			if o != "restrict" && o != "port-forwarding" && !limit.MatchString(o) {
-				return nil, fmt.Errorf("line %d: %w: it has the option %s", number, ErrOffer, quote(o))
+				return nil, fmt.Errorf("line %d: %w: it has the option %s", number, ErrOffer, quote.Text(o))
 			}
 		}
 		if strings.ContainsFunc(comment, func(r rune) bool { return r < ' ' || r > '~' }) {
-			return nil, fmt.Errorf("line %d: %w: its comment is %s", number, ErrOffer, quote(comment))
+			return nil, fmt.Errorf("line %d: %w: its comment is %s", number, ErrOffer, quote.Text(comment))
 		}
 		// Written anew from what was checked: sshd might read the original in another way.
 		line = strings.Join(options, ",") + " " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))) + " " + comment

@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/internal/quote"
 )
 
 // DialFunc is the signature of net.Dialer's DialContext.
@@ -428,15 +429,8 @@ func disputed(host, field string, by []*tunnel) error {
 		names = append(names, n.name)
 	}
 	slices.Sort(names)
-	more := ""
-	if len(names) > mostNamed {
-		names, more = names[:mostNamed], fmt.Sprintf(" and %d more", len(names)-mostNamed)
-	}
-	return fmt.Errorf("%w for %s: the nodes %s%s claim this address (%s): correct or delete those that do not have it", ErrNoTunnel, host, strings.Join(names, ", "), more, field)
+	return fmt.Errorf("%w for %s: the nodes %s claim this address (%s): correct or delete those that do not have it", ErrNoTunnel, host, quote.First(names, ", "), field)
 }
-
-// mostNamed is how many nodes an error names.
-const mostNamed = 3
 
 // noneHealthy is the error if there is no healthy tunnel. The caller holds mu.
 func (t *Tunnels) noneHealthy(host string) error {
@@ -445,11 +439,7 @@ func (t *Tunnels) noneHealthy(host string) error {
 	}
 	var causes []string
 	for _, name := range slices.Sorted(maps.Keys(t.nodes)) {
-		if len(causes) == mostNamed {
-			causes = append(causes, fmt.Sprintf("and %d more", len(t.nodes)-mostNamed))
-			break
-		}
 		causes = append(causes, t.nodes[name].failure().Error())
 	}
-	return fmt.Errorf("%w for %s: %s", ErrNoTunnel, host, strings.Join(causes, "; "))
+	return fmt.Errorf("%w for %s: %s", ErrNoTunnel, host, quote.First(causes, "; "))
 }

@@ -32,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/certificates"
 
 	"github.com/karve-k8s/karve/internal/panics"
+	"github.com/karve-k8s/karve/internal/quote"
 )
 
 // ServingApprover is the name of the approver.
@@ -208,7 +209,7 @@ func (c *servingApproverController) sync(ctx context.Context, name string) error
 	if why := refuse(csr, known); why != nil {
 		if !errors.Is(why, errNotYet) && c.told[name] != why.Error() {
 			c.told[name] = why.Error()
-			c.warn("CertificateSigningRequest %s of %s is not approved: %v", name, csr.Spec.Username, why)
+			c.warn("CertificateSigningRequest %s of %s is not approved: %v", name, quote.Text(csr.Spec.Username), why)
 			c.events.Event(csr, corev1.EventTypeWarning, "NotApproved", why.Error())
 		}
 		return nil // until a Node changes
@@ -291,10 +292,16 @@ func refuse(csr *certificatesv1.CertificateSigningRequest, known known) error {
 		return err
 	}
 	if request.Subject.CommonName != csr.Spec.Username {
-		return fmt.Errorf("the common name in it is %q and not its creator's, %s", request.Subject.CommonName, csr.Spec.Username)
+		return fmt.Errorf("the common name in it is %s and not its creator's, %s", quote.Text(request.Subject.CommonName), quote.Text(csr.Spec.Username))
+	}
+	if n := len(request.DNSNames) + len(request.IPAddresses); n > mostNames {
+		return fmt.Errorf("it has %d names and addresses, and a kubelet's have %d at most: karve kubectl certificate approve approves it", n, mostNames)
 	}
 	return known.checkNames(request, name)
 }
+
+// mostNames is how many names and addresses a request may have. A node writes as many as it likes into a request, and into its Node.
+const mostNames = 32
 
 // reservedNames are those of every API server.
 var reservedNames = []string{"localhost", "kubernetes", "kubernetes.default"}
@@ -329,18 +336,18 @@ func (k known) checkNames(request *x509.CertificateRequest, name string) error {
 	own.Insert(canonical(name))
 	var wrong []string
 	check := func(text, reserved string) {
-		key := canonical(text)
+		key, text := canonical(text), quote.Text(text)
 		switch other, taken := others[key]; {
 		case reserved != "":
-			wrong = append(wrong, fmt.Sprintf("%q is %s", text, reserved))
+			wrong = append(wrong, fmt.Sprintf("%s is %s", text, reserved))
 		case !own.Has(key):
-			wrong = append(wrong, fmt.Sprintf("%q is not among the addresses of Node %s", text, name))
+			wrong = append(wrong, fmt.Sprintf("%s is not among the addresses of Node %s", text, name))
 		case taken:
-			wrong = append(wrong, fmt.Sprintf("%q is also %s", text, other))
+			wrong = append(wrong, fmt.Sprintf("%s is also %s", text, other))
 		case covers(k.server, key):
-			wrong = append(wrong, fmt.Sprintf("%q is of the API server: if the kubelet runs on the server's machine, karve kubectl certificate approve approves the request", text))
+			wrong = append(wrong, fmt.Sprintf("%s is of the API server: if the kubelet runs on the server's machine, karve kubectl certificate approve approves the request", text))
 		case covers(k.others, key):
-			wrong = append(wrong, fmt.Sprintf("%q is of another API server: if that server is gone, remove the name from the ConfigMap %s in kube-system", text, serverNames))
+			wrong = append(wrong, fmt.Sprintf("%s is of another API server: if that server is gone, remove the name from the ConfigMap %s in kube-system", text, serverNames))
 		}
 	}
 	for _, dns := range request.DNSNames {
@@ -371,7 +378,7 @@ func (k known) checkNames(request *x509.CertificateRequest, name string) error {
 		check(ip.String(), reserved)
 	}
 	if len(wrong) > 0 {
-		return errors.New(strings.Join(wrong, "; "))
+		return errors.New(quote.First(wrong, "; "))
 	}
 	return nil
 }

@@ -103,6 +103,9 @@ func TestServingApproverRefuses(t *testing.T) {
 		{"a foreign address", func(r *request) { r.ips = append(r.ips, "203.0.113.9") }, `"203.0.113.9" is not among the addresses of Node one`},
 		{"a foreign name", func(r *request) { r.dns = append(r.dns, "api.example") }, `"api.example" is not among the addresses of Node one`},
 		{"two of them", func(r *request) { r.dns, r.ips = []string{"a.example"}, []string{"203.0.113.9"} }, `"a.example" is not among the addresses of Node one; "203.0.113.9" is`},
+		{"many", func(r *request) { r.dns = []string{"a", "b", "c", "d", "e"} }, `"c" is not among the addresses of Node one; and 2 more`},
+		{"too many", func(r *request) { r.dns = make32("one") }, "it has 33 names and addresses"},
+		{"a long name", func(r *request) { r.dns = []string{strings.Repeat("long", 1000)} }, `longlonglong"… is not among`},
 		{"an address of both Nodes", func(r *request) { r.ips = []string{"192.0.2.9"} }, `"192.0.2.9" is also an address of Node two`},
 		{"a Service's address", func(r *request) { r.ips = []string{"10.96.0.7"} }, `"10.96.0.7" is an address of a Service`},
 		{"loopback", func(r *request) { r.ips = []string{"127.0.0.1"} }, `"127.0.0.1" is no address of a machine`},
@@ -165,4 +168,9 @@ func TestServingApproverRefuses(t *testing.T) {
 	if _, err := c.known(t.Context()); !errors.Is(err, unreadable) {
 		t.Errorf("names that cannot be read: got %v", err)
 	}
+}
+
+// make32 is a name 32 times.
+func make32(name string) []string {
+	return strings.Split(strings.TrimSuffix(strings.Repeat(name+" ", 32), " "), " ")
 }
