@@ -12,8 +12,9 @@ const (
 	Set  = "(set)"      // stands in place of a value that nobody wrote into the text
 )
 
-// naming is a name whose value is a secret.
-const naming = `[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|key-data|authorization|cookie|datastore[_-]endpoint|migrate[_-](?:from|to))[\w.-]*`
+// naming is a name whose value is a secret. Names that end with a short one are not words such as bypass.
+const naming = `(?:[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|access[_-]?key|private[_-]?key|key-data|authorization|cookie|datastore[_-]endpoint|migrate[_-](?:from|to))[\w.-]*` +
+	`|\b(?:[\w.-]*[_.-])?(?:pass|pwd|auth))`
 
 // escaped is a quotation mark within a quoted text (of a log, of JSON) or of HTML.
 const escaped = `(?:\\+["']|\\*&#3[49];)`
@@ -21,6 +22,10 @@ const escaped = `(?:\\+["']|\\*&#3[49];)`
 var (
 	// A password in a URL ends at the last @, since those of MySQL need no escapes.
 	inURL = regexp.MustCompile(`([a-zA-Z][\w+.-]*://)([^\s"'<>@]*)(:)([^\s"'<>]*)@|([a-zA-Z][\w+.-]*://)[^\s"'<>]*@`)
+	// A data source name of Go's driver for MySQL.
+	inDSN = regexp.MustCompile(`([\w.-]+:)[^\s"'<>]*(@(?:tcp6?|unix)\()`)
+	// The lines of a YAML block, also with escaped ends of lines. Nothing tells where a nested one ends, so the lines after it go, too.
+	block = regexp.MustCompile(`(?i)(` + naming + `["']?:[ \t]*[|>][-+0-9]*)(?:(?:\r?\n|\\+n)(?:[ \t]+[^\n\\"]*)?)+`)
 	named = regexp.MustCompile(`(?i)(--` + naming + `[ \n]+|` + naming + `(?:["']|` + escaped + `)?\s*[:=]\s*)` +
 		`("(?:[^"\\]|\\.)*"|'[^']*'|` + escaped + `.*?` + escaped + `|[^\s"'<]+)`)
 	// A value without quotes ends where another name begins, or with the punctuation of the sentence.
@@ -29,12 +34,17 @@ var (
 
 	shapes = []*regexp.Regexp{
 		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
-		regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*`),                              // a JSON web token
-		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),                               // a bootstrap token
-		regexp.MustCompile(`AGE-SECRET-KEY-1\w+`),                                         // an identity of age
-		regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+(?:[\w.~+/-]|&#43;){8,}=*`),          // a header
-		regexp.MustCompile(`expected (?:list|map|string|boolean|any scalar), got [^\n]*`), // a value of a Secret, in the logs of earlier releases
-		regexp.MustCompile(`\bLS0tLS1CRUdJTi[\w+/]{20,}=*`),                               // PEM in base64
+		regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*`),                                                                                 // a JSON web token
+		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),                                                                                  // a bootstrap token
+		regexp.MustCompile(`AGE-SECRET-KEY-1\w+`),                                                                                            // an identity of age
+		regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+(?:[\w.~+/-]|&#43;){8,}=*`),                                                             // a header
+		regexp.MustCompile(`(?i)\b(?:set-)?cookie:[^\r\n"<\\]*`),                                                                             // several in one header
+		regexp.MustCompile(`(?i)\bauthorization:\s*(?:digest|negotiate|ntlm)\b[^\r\n<]*`),                                                    // other headers
+		regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-)[\w-]{10,}`),                                                      // GitHub, GitLab, Slack
+		regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`),                                                                                  // AWS
+		regexp.MustCompile(`(?i)https://(?:hooks\.slack\.com|discord(?:app)?\.com/api/webhooks|[\w.-]+\.webhook\.office\.com)/[^\s"'<>\\]+`), // whose path is the secret
+		regexp.MustCompile(`expected (?:list|map|string|boolean|any scalar), got [^\n]*`),                                                    // a value of a Secret, in the logs of earlier releases
+		regexp.MustCompile(`\bLS0tLS1CRUdJTi[\w+/]{20,}=*`),                                                                                  // PEM in base64
 	}
 )
 
@@ -44,6 +54,8 @@ func Text(text []byte) []byte {
 		text = shape.ReplaceAllLiteral(text, []byte(Mark))
 	}
 	text = inURL.ReplaceAll(text, []byte("${1}${5}"+Mark+"@"))
+	text = inDSN.ReplaceAll(text, []byte("${1}"+Mark+"${2}"))
+	text = block.ReplaceAll(text, []byte("${1} "+Mark+"\n"))
 	return named.ReplaceAllFunc(text, func(found []byte) []byte {
 		m := named.FindSubmatch(found)
 		name := strings.ToLower(strings.TrimRight(string(m[1]), " \n:=\"'"))

@@ -24,10 +24,24 @@ func TestRedact(t *testing.T) {
 		"client-key-data: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1Hd0NBUUE=":                       "CRUdJTiBQ",
 		"AGE-SECRET-KEY-1QQPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L":                                       "PZRY9X8",
 		`error=".stringData.a: expected string, got &value.valueUnstructured{Value:\"hunter2\"}"`: "hunter2",
-		"my_api_key='hunter2'":                                                                    "hunter2",
-		"password=a,hunter2;b&c":                                                                  "hunter2",
-		"token=abc,password=hunter2":                                                              "hunter2",
-		"GET /api?access_token=hunter2;x&watch=1":                                                 "hunter2",
+		"dial karve:hunter2@tcp(db:3306)/k: refused":                                              "hunter2",
+		"pwd=hunter2":            "hunter2",
+		"db_pass: hunter2":       "hunter2",
+		"access_key=hunter2":     "hunter2",
+		`"accessKey": "hunter2"`: "hunter2",
+		`{"auths":{"r.example":{"auth":"aHVudGVyMg=="}}}`:                          "aHVudGVyMg",
+		"Cookie: a=b; session=hunter2":                                             "hunter2",
+		`Authorization: Digest username="u", response="hunter2"`:                   "hunter2",
+		"password: |\n  hunter2\n  and more\n":                                     "hunter2",
+		"  stringData:\n    token: >-\n      first\n\n      hunter2\nkind: Secret": "hunter2",
+		`"password: |\n  hunter2\n"`:                                               "hunter2",
+		"ghp_0123456789abcdefghijhunter2":                                          "hunter2",
+		"AKIAIOSFODNN7EXAMPLE":                                                     "IOSFODNN7",
+		"post https://hooks.slack.com/services/T0/B0/hunter2: refused":             "hunter2",
+		"my_api_key='hunter2'":                                                     "hunter2",
+		"password=a,hunter2;b&c":                                                   "hunter2",
+		"token=abc,password=hunter2":                                               "hunter2",
+		"GET /api?access_token=hunter2;x&watch=1":                                  "hunter2",
 	} {
 		got := string(Text([]byte(text)))
 		if strings.Contains(got, secret) || !strings.Contains(got, Mark) {
@@ -37,7 +51,7 @@ func TestRedact(t *testing.T) {
 	for _, text := range []string{
 		"token-auth-file: /etc/karve/tokens.csv", "cluster-token-file=/etc/karve/token", "token.go:123 +0x5f", `resource="secrets",verb="list"`,
 		"https://127.0.0.1:6443", "state: ready", `"secrets": 5`, `name="token_cleaner"} 0`, "the certificate of user@example.com",
-		"datastore-endpoint: " + Set,
+		"datastore-endpoint: " + Set, "bypass: 1", "compass=north", "passed: 3", "author: jane", "the user:group@host", "cookies are none",
 	} {
 		if got := string(Text([]byte(text))); got != text {
 			t.Errorf("no secret: got %s, want %s", got, text)
