@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/karve-k8s/karve/command/output"
 )
 
 // printProblems prints an error of a program, with a line for each problem that is joined in it.
 func printProblems(w io.Writer, program string, err error) {
 	for _, problem := range flatten(err) {
 		for line := range strings.Lines(problem.Error()) {
-			fmt.Fprintf(w, "%s: %s\n", program, strings.TrimSpace(line))
+			fmt.Fprintf(w, "%s: %s\n", program, output.Printable(strings.TrimSpace(line)))
 		}
 	}
 }

@@ -264,7 +264,7 @@ func verifyBackup(c *cli.Context) error {
 			return err
 		}
 		return output.Show(c, b, func(w io.Writer) {
-			fmt.Fprintf(w, "%s is whole: %d keys at revision %d, of %s, made by karve %s\n", b.File, b.Keys, b.Revision, b.Time.Local().Format(time.DateTime), b.Version)
+			fmt.Fprintf(w, "%s is whole: %d keys at revision %d, of %s, made by karve %s\n", b.File, b.Keys, b.Revision, b.Time.Local().Format(time.DateTime), output.Printable(b.Version))
 		})
 	})
 }
@@ -318,6 +318,7 @@ func rebuildFrom(c *cli.Context, file string, open func() (io.ReadCloser, error)
 	}
 	fmt.Fprintf(c.App.Writer, "restored %d keys of revision %d and the cluster's keys to %s\n", done.Keys, done.Revision, dir)
 	for _, path := range placed {
+		path = output.Printable(path)
 		fmt.Fprintf(c.App.Writer, "placed %s\n", path)
 		if strings.HasPrefix(path, filepath.Join(dir, snapshot.Elsewhere)) {
 			fmt.Fprintf(c.App.ErrWriter, "karve: warning: move %s to where its option looks for it, before the first start\n", path)

@@ -82,7 +82,7 @@ func listCerts(c *cli.Context) error {
 			if i.Problem != "" {
 				origin = i.Problem
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Kind, i.Subject, i.KeyType, expires, days, origin)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", output.Printable(string(i.Name)), i.Kind, output.Printable(i.Subject), i.KeyType, expires, days, output.Printable(origin))
 		}
 	})
 }
@@ -145,7 +145,7 @@ func withStore(c *cli.Context, dir string, change func(*certs.Store) ([]certs.No
 		told := map[certs.Note]bool{}
 		for _, note := range slices.Concat(notes, changed, renewed) {
 			if !told[note] {
-				fmt.Fprintln(c.App.ErrWriter, "karve:", note)
+				fmt.Fprintln(c.App.ErrWriter, "karve:", output.Printable(fmt.Sprint(note)))
 			}
 			told[note] = true
 		}

@@ -258,7 +258,7 @@ func datastoreSalvage(c *cli.Context) error {
 		}
 		return output.Show(c, s, func(w io.Writer) {
 			for _, problem := range s.Problems {
-				fmt.Fprintf(w, "%s\n", problem)
+				fmt.Fprintln(w, output.Printable(problem))
 			}
 			fmt.Fprintf(w, "saved %d keys to %s, now at revision %d\n", s.Keys, s.Path, s.Revision)
 			fmt.Fprintf(w, "the damaged database is kept as %s\n", s.Kept)

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/output"
 )
 
 func etcdMemberCommand() *cli.Command {
@@ -36,7 +37,7 @@ func etcdMember(c *cli.Context) error {
 	config := certs.Config{Dir: Absolute(dir), ExtraSANs: c.Args().Slice()}
 	written, notes, err := certs.EtcdMember(config, c.Bool("new-authority"))
 	for _, note := range notes {
-		fmt.Fprintln(c.App.ErrWriter, "karve:", note)
+		fmt.Fprintln(c.App.ErrWriter, "karve:", output.Printable(fmt.Sprint(note)))
 	}
 	if err != nil {
 		return err

@@ -78,7 +78,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 		return output.Show(c, differs, func(w io.Writer) {
 			fmt.Fprintf(w, "%d objects to restore, %d to change back, %d to delete\n", differs.Missing, differs.Changed, differs.Surplus)
 			for _, key := range differs.Keys {
-				fmt.Fprintln(w, key)
+				fmt.Fprintln(w, output.Printable(key))
 			}
 			if left := differs.Len() - len(differs.Keys); left > 0 {
 				fmt.Fprintf(w, "and %d more\n", left)

@@ -66,6 +66,25 @@ func TestCommandsInRun(t *testing.T) {
 	}
 }
 
+// What others have written into files, and their names, does not control the terminal of root.
+func TestControlCharacters(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	users := filepath.Join(dir, "certs", "users")
+	if err := os.MkdirAll(users, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(users, "a\x1b[2J.crt"), []byte("none"), 0o600); err != nil {
+		t.Skipf("no file may have such a name: %v", err)
+	}
+	for _, args := range [][]string{{"certs", "list", "--data-dir", dir}, {"backup", "verify", filepath.Join(users, "b\x1b[2J")}} {
+		got := finish(t, command(t, "karve", args...))
+		if all := got.stdout + got.stderr; strings.Contains(all, "\x1b") || !strings.Contains(all, `\x1b[2J`) {
+			t.Errorf("%q: got %q, want the name quoted", args, all)
+		}
+	}
+}
+
 // TestWrongCommands has mistakes on the command line but for the server's.
 func TestWrongCommands(t *testing.T) {
 	t.Parallel()

@@ -305,7 +305,7 @@ func status(c *cli.Context) error {
 				} else if !row.Reads {
 					use = "cannot be read: the key is not in " + filepath.Base(file)
 				}
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", row.Provider, row.Key, row.Secrets, use)
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", output.Printable(row.Provider), output.Printable(row.Key), row.Secrets, use)
 			}
 			if r.Next != "" {
 				fmt.Fprintln(w, "Next: "+r.Next)
