@@ -89,7 +89,11 @@ func (s *controlPlane) healthy(ctx context.Context) error {
 	if !s.up.Load() {
 		return nil // startup has its own time limit
 	}
-	return s.api.Server().Healthy(ctx)
+	var exclude []string
+	if !s.location.BuiltIn() { // a restart brings back no datastore of others
+		exclude = []string{"etcd"}
+	}
+	return s.api.Server().Healthy(ctx, exclude...)
 }
 
 func (s *controlPlane) adminClient() *rest.Config { return s.clients().Config("karve", certs.Admin) }

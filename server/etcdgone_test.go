@@ -2,8 +2,10 @@ package server_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -83,7 +85,36 @@ func (r *relay) end() {
 	r.work.Wait()
 }
 
-// If etcd no longer answers, a stop still ends in time, and its error says why it was not
+// watchdog stands in for systemd, and returns the signs of life of the server that is launched next.
+func watchdog(t *testing.T) <-chan struct{} {
+	name := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	t.Setenv("NOTIFY_SOCKET", name)
+	t.Setenv("WATCHDOG_USEC", "2000000")
+	signs := make(chan struct{})
+	go func() {
+		buffer := make([]byte, 8192)
+		for {
+			n, err := socket.Read(buffer)
+			if err != nil {
+				return
+			}
+			if strings.Contains(string(buffer[:n]), "WATCHDOG=1") {
+				select {
+				case signs <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}()
+	return signs
+}
+
+// If etcd no longer answers, the server goes on, also for systemd. A stop still ends in time, and its error says why it was not
 // clean.
 func TestStopWithEtcdGone(t *testing.T) {
 	if testing.Short() {
@@ -103,6 +134,7 @@ func TestStopWithEtcdGone(t *testing.T) {
 	defer way.end()
 
 	const limit = 2 * time.Second
+	signs := watchdog(t)
 	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
 	c, err := launch(t.TempDir(), func(config *server.Config) {
 		config.DatastoreEndpoint = "http://" + way.listener.Addr().String()
@@ -114,6 +146,15 @@ func TestStopWithEtcdGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	way.mu.Lock()
+	eventually.Nil(t, "/livez fails", func() error {
+		if text, err := c.RESTClient().Get().AbsPath("/livez").DoRaw(t.Context()); err == nil || !strings.Contains(string(text), "[-]etcd") {
+			return fmt.Errorf("%v: %s", err, text)
+		}
+		return nil
+	})
+	for range 2 { // the first one may have been under way
+		eventually.Receive(t, "a sign of life", signs)
+	}
 	began := time.Now()
 	c.cancel()
 	select {
