@@ -209,6 +209,7 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 		begin.End()
 		defer c.renew()
 		defer c.health.Set(errNoLeader)
+		defer replacements.ResetGauges()
 		during := connection
 		during.Client, during.Anonymous = term.Fence(connection.Client), term.Fence(connection.Anonymous)
 		during.begin = func() { connection.Informers.StartWithContext(ctx) }

@@ -124,6 +124,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	return candidate.Run(ctx, begin.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
 		begin.End()
 		defer s.health.Set(errNoLeader)
+		defer resetGauges()
 		during := connection
 		during.Client = term.Fence(connection.Client)
 		during.begin = func() { connection.Informers.StartWithContext(ctx) }
