@@ -15,6 +15,7 @@ import (
 	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/kine/external"
 	"github.com/karve-k8s/karve/kine/location"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // waitTimeout is how long startup waits for the user's datastore, and waitRetry the pause between attempts. The pause between two lines of the log with the same
@@ -90,14 +91,51 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 			return err
 		}
 	}
-	if e.connection.Store == nil {
-		client.Close() // nothing else uses it
-	} else {
-		defer client.Close()
-	}
+	defer client.Close()
 	ready()
+	if err := wentBack(ctx, func(ctx context.Context) (int64, error) {
+		client.ActiveConnection().ResetConnectBackoff() // after an outage, gRPC would wait for two minutes
+		read, err := client.Get(ctx, path.Join("/", c.Prefix, location.Migrating), clientv3.WithCountOnly())
+		if err != nil {
+			return 0, err
+		}
+		return read.Header.Revision, nil
+	}); err != nil {
+		lifecycle.Failed(ctx, fmt.Errorf("--%s %s: %w", c.Option, location.Redacted(c.Endpoints), err))
+	}
 	<-ctx.Done()
 	return nil
+}
+
+// backEvery is the time between two looks at the newest revision of an etcd, and backLimit bounds one.
+const (
+	backEvery = 3 * time.Second
+	backLimit = 10 * time.Second
+)
+
+// wentBack returns an error when the newest revision of an etcd is below an earlier one, twice: one read may be of a kine that follows another.
+// It returns nil when ctx ends.
+func wentBack(ctx context.Context, newest func(context.Context) (int64, error)) error {
+	for last, below := int64(0), false; ; {
+		limited, cancel := context.WithTimeout(ctx, backLimit)
+		now, err := newest(limited)
+		cancel()
+		switch {
+		case err != nil: // the API server reports that it is away
+		case now >= last:
+			last, below = now, false
+		case below:
+			return fmt.Errorf("the etcd went back in time: its newest revision is %d, and was %d. It has other data than this server's caches, which begin anew with the next start. "+
+				"Other clients may miss events until they are restarted. To spare that, restore with etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted", now, last)
+		default:
+			below = true
+		}
+		select {
+		case <-time.After(backEvery):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // unfinished is a state that waiting does not cure.
