@@ -361,13 +361,23 @@ func (s *Snapshot) content(name string) []byte {
 }
 
 // CopyDatabase writes the database to a file, which must not exist. It can be called once.
-// Between files, it shares blocks where the file system can do that.
 func (s *Snapshot) CopyDatabase(to string) error {
 	f, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyN(f, s.in, s.size)
+	if err = s.fill(f); err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// fill writes the database to an empty file. Between files, it shares blocks where the file system can do that.
+func (s *Snapshot) fill(f *os.File) error {
+	_, err := io.CopyN(f, s.in, s.size)
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%w: it ends within its database", ErrNone)
 	}
@@ -378,12 +388,6 @@ func (s *Snapshot) CopyDatabase(to string) error {
 				err = fmt.Errorf("%w: its database is damaged: its checksum is wrong", ErrNone)
 			}
 		}
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
 	}
 	return err
 }

@@ -136,3 +136,46 @@ func TestVerifyFindsDamage(t *testing.T) {
 		t.Errorf("another program's: %v, want ErrForeign", err)
 	}
 }
+
+// A copy without a name has none from before its first byte on, and is read as any other.
+func TestVerifyUnnamed(t *testing.T) {
+	whole, err := os.ReadFile(filepath.Join(enginetest.Written(t, true), datastore.EngineFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, damaged := range []bool{false, true} {
+		dir := t.TempDir()
+		u, err := sqlitefile.NewUnnamed(dir, int64(len(whole)), func(f *os.File) error {
+			if left := enginetest.Glob(t, dir, "*"); len(left) > 0 {
+				t.Errorf("there is %v", left)
+			}
+			text := bytes.Clone(whole)
+			if damaged {
+				text[len(text)-10] ^= 1
+			}
+			_, err := f.Write(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := backup.Verify(t.Context(), u, nil)
+		if err != nil || v.OK == damaged || !damaged && (v.Revision != 301 || v.Keys != 100) {
+			t.Errorf("damaged %v: got %+v, %v", damaged, v, err)
+		}
+		if left := enginetest.Glob(t, dir, "*"); len(left) > 0 {
+			t.Errorf("there is %v", left)
+		}
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	u, err := sqlitefile.NewUnnamed(t.TempDir(), 8192, func(*os.File) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if _, err := backup.Verify(t.Context(), u, nil); !errors.Is(err, sqlitefile.ErrForeign) && !errors.Is(err, sqlitefile.ErrCorrupt) {
+		t.Errorf("no database: got %v", err)
+	}
+}
