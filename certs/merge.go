@@ -18,6 +18,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
 )
 
 // ErrConflict is MergeKubeconfig's refusal to replace an entry of another cluster.
@@ -30,6 +31,8 @@ type MergeOptions struct {
 	Name string
 	// Overwrite replaces entries of that name, whatever they are.
 	Overwrite bool
+	// Outside is a data directory, whose kubeconfig is not one to merge into.
+	Outside string
 	// SetCurrent makes the merged context the current one even if there is one.
 	SetCurrent bool
 }
@@ -64,12 +67,9 @@ func MergeKubeconfig(ctx context.Context, dst string, text []byte, opts MergeOpt
 			return MergeResult{}, fmt.Errorf("$%s and the home directory name no file to merge into: name one", clientcmd.RecommendedConfigPathEnvVar)
 		}
 	}
-	file, err := target(dst)
+	file, err := destination.Find(dst, destination.Rules{Overwrite: true, Outside: []string{opts.Outside}})
 	if err != nil {
-		return MergeResult{}, err
-	}
-	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() { // a reader would wait for the writer of a FIFO
-		return MergeResult{}, fmt.Errorf("merge into %s: it is not a regular file: name another", dst)
+		return MergeResult{}, fmt.Errorf("merge kubeconfig: %w", err)
 	}
 	from, err := clientcmd.Load(text)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestMergeIntoWhatIsNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, to := range []string{fifo, link, os.DevNull, dir} {
-		if _, err := MergeKubeconfig(t.Context(), to, nil, MergeOptions{}); err == nil || !strings.Contains(err.Error(), to+": it is not a regular file") {
+		if _, err := MergeKubeconfig(t.Context(), to, nil, MergeOptions{}); err == nil || !strings.Contains(err.Error(), to+" is not a regular file") {
 			t.Errorf("%s: got %v", to, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
 )
 
 // plan goes through the table once and works out, in memory, what has to be written.
@@ -339,7 +340,7 @@ func (p *plan) putCert(c *pair, cert *x509.Certificate, chain ...*x509.Certifica
 }
 
 func (p *plan) put(list *[]atomicfile.File, path string, data []byte) error {
-	to, err := target(path)
+	to, err := destination.Follow(path)
 	*list = append(*list, atomicfile.File{Path: to, Data: data, Mode: fileMode})
 	return err
 }

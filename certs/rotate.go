@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
 )
 
 // An authority is replaced in two stages. In between, its file has the new certificate, the former one, and a third, the
@@ -227,7 +228,7 @@ func withPublic(own []byte, other crypto.Signer) ([]byte, error) {
 }
 
 func (s *Store) write(path string, data []byte) error {
-	to, err := target(path)
+	to, err := destination.Follow(path)
 	if err != nil {
 		return err
 	}

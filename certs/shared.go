@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
 )
 
 // Shared is what all servers of a cluster have in common: its authorities and the service account
@@ -108,7 +109,7 @@ func (s Shared) Take(cfg Config, rotated []string) (taken bool, err error) {
 			continue
 		}
 		add := func(list *[]atomicfile.File, path string, data []byte) {
-			to, err := target(path)
+			to, err := destination.Follow(path)
 			errs = append(errs, err)
 			*list = append(*list, atomicfile.File{Path: to, Data: data, Mode: fileMode})
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/server/page"
 )
 
@@ -61,8 +62,12 @@ func writeSupport(c *cli.Context) error {
 		file = c.Args().First()
 	}
 	s := &support{ctx: c.Context, dir: datadir.Absolute(c.String("data-dir")), now: now}
+	to, err := destination.Find(file, destination.Rules{Outside: []string{s.dir}})
+	if err != nil {
+		return err
+	}
 	s.collect(c)
-	if err := atomicfile.Create(file, false, s.write); err != nil {
+	if err := destination.Act(to, func() error { return atomicfile.Create(to, false, s.write) }); err != nil {
 		return err
 	}
 	for _, line := range s.notes {

@@ -170,8 +170,8 @@ func readDump(ctx context.Context, from *sqlitefile.Connection, path string) (*D
 
 // WriteFile makes a database (0600) of the dump, as a backup does: at the revision of the dump, with everything
 // before it compacted, and closed in order.
-func (c *Dump) WriteFile(to string, opts backup.Options) (*backup.Result, error) {
-	return backup.Place("", to, opts, func(file string) (*backup.Result, error) {
+func (c *Dump) WriteFile(to string) (*backup.Result, error) {
+	return backup.Place("", to, func(file string) (*backup.Result, error) {
 		if err := c.build(file); err != nil {
 			return nil, err
 		}
@@ -229,5 +229,5 @@ func (e *Engine) Backup(ctx context.Context, to string, opts backup.Options) (*b
 	if err != nil {
 		return nil, err
 	}
-	return d.WriteFile(to, opts)
+	return d.WriteFile(to)
 }

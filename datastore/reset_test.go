@@ -104,7 +104,7 @@ func resetsOf(t *testing.T, mode Durability, seed uint64) {
 		t.Fatalf("seed %d: the contents are %v, want %v", seed, got, want)
 	}
 	file := filepath.Join(t.TempDir(), "contents")
-	if _, err := c.WriteFile(file, backup.Options{}); err != nil {
+	if _, err := c.WriteFile(file); err != nil {
 		t.Fatal(err)
 	}
 	read, err := ReadDump(t.Context(), file)
@@ -161,7 +161,7 @@ func TestDiffersDuringCompaction(t *testing.T) {
 	put(t, e, "/a", "then")
 	put(t, e, "/b", "then")
 	file := filepath.Join(t.TempDir(), "contents")
-	if _, err := contentsOf(t, e).WriteFile(file, backup.Options{}); err != nil {
+	if _, err := contentsOf(t, e).WriteFile(file); err != nil {
 		t.Fatal(err)
 	}
 	to, err := ReadDump(t.Context(), file)
@@ -428,7 +428,7 @@ func BenchmarkReset(b *testing.B) {
 	}
 	own := contentsOf(b, e)
 	file := filepath.Join(b.TempDir(), "contents")
-	if _, err := own.WriteFile(file, backup.Options{}); err != nil {
+	if _, err := own.WriteFile(file); err != nil {
 		b.Fatal(err)
 	}
 	read, err := ReadDump(context.Background(), file)

@@ -23,26 +23,15 @@ func asOwner(action cli.ActionFunc) cli.ActionFunc {
 	}
 }
 
-// asOwnerIn is asOwner for an action that creates a file elsewhere, if the same user owns that
-// directory. In any other directory, root creates the file.
-func asOwnerIn(c *cli.Context, file string, action func() error) error {
-	dir := ownedDir(c)
-	if !ownership.Same(dir, filepath.Dir(Absolute(file))) {
-		return action()
-	}
-	return ownership.Act(dir, action)
-}
-
 // ownedDir is the directory whose owner counts: that of the datastore, if the command names one
 // that exists, and otherwise the data directory.
 func ownedDir(c *cli.Context) string {
-	dir := c.String("data-dir")
 	if c.String("datastore-endpoint") != "" {
 		if store, err := datastoreDir(c); err == nil && Exists(store) {
-			return store
+			return Absolute(store)
 		}
 	}
-	return dir
+	return Absolute(c.String("data-dir"))
 }
 
 // withReadable calls body as the owner of dir, with a file that the owner can read: file itself,

@@ -1,8 +1,10 @@
 package datadir
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +21,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/snapshot"
@@ -46,7 +49,7 @@ func Backup() *cli.Command {
 			{
 				Name: "create", ArgsUsage: "[FILE]",
 				Usage: "write a backup, and verify it",
-				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + backupSuffix + " by default. A server may run. The backup has everything that\n" +
+				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + backupSuffix + " by default; - is standard output. A server may run. The backup has everything that\n" +
 					"makes the cluster this cluster: objects, certificates, keys, the keys of encrypted\n" +
 					"Secrets, SSH keys and the configuration file. Whoever can read it is an administrator.\n" +
 					"With --recipient or --passphrase-file it is sealed, in the format of age.",
@@ -82,21 +85,22 @@ func createBackup(c *cli.Context) error {
 	if !Exists(dir) {
 		return servers.None(dir)
 	}
-	var file string
+	var name string
 	switch c.Args().Len() {
 	case 0:
 		backups := filepath.Join(dir, backupsDir)
 		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); err != nil {
 			return err
 		}
-		file = filepath.Join(backups, "karve-"+time.Now().UTC().Format("20060102T150405Z")+backupSuffix)
+		name = filepath.Join(backups, "karve-"+time.Now().UTC().Format("20060102T150405Z")+backupSuffix)
 	case 1:
-		file = Absolute(c.Args().First())
+		name = c.Args().First()
 	default:
 		return fmt.Errorf("karve backup create takes one FILE, got %d arguments", c.Args().Len())
 	}
-	if Exists(file) && !c.Bool("overwrite") {
-		return fmt.Errorf("%s exists already (--overwrite replaces it)", file)
+	file, err := destinationOf(c, name)
+	if err != nil {
+		return err
 	}
 	recipients, err := recipientsOf(c)
 	if err != nil {
@@ -104,13 +108,9 @@ func createBackup(c *cli.Context) error {
 	}
 	show := output.Report(c)
 	doing := func(what string) { show(func() string { return what }) }
-	var info *snapshot.Info
-	err = asOwnerIn(c, file, func() (err error) {
-		info, err = writeBackup(c, dir, file, recipients, doing)
-		return err
-	})
+	info, err := writeBackup(c, dir, file, recipients, doing)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	sealed := ""
 	if len(recipients) > 0 {
@@ -119,12 +119,15 @@ func createBackup(c *cli.Context) error {
 	if err := recordBackup(c, file, info); err != nil { // the backup itself is complete
 		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
 	}
-	fmt.Fprintf(c.App.Writer, "wrote and verified %s: %d keys at revision %d%s\n", file, info.Keys, info.Revision, sealed)
+	fmt.Fprintf(told(c, file), "wrote and verified %s: %d keys at revision %d%s\n", file, info.Keys, info.Revision, sealed)
 	return nil
 }
 
 // recordBackup records a backup for `karve status`.
 func recordBackup(c *cli.Context, file string, info *snapshot.Info) error {
+	if file == destination.Stdout { // nobody knows where it is
+		return nil
+	}
 	path, err := engineFile(c)
 	if err != nil {
 		return err
@@ -138,41 +141,24 @@ func recordBackup(c *cli.Context, file string, info *snapshot.Info) error {
 
 // writeBackup makes the backup in the data directory first, so that one that is to be sealed is never anywhere else
 // as it is, verifies it, and then places it.
-func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, doing func(string)) (*snapshot.Info, error) {
-	temp, err := directory.NewTempDir(dir) // removes what a kill has left
-	if err != nil {
-		return nil, err
+func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, doing func(string)) (info *snapshot.Info, err error) {
+	build := func(temp *directory.TempDir) error {
+		doing("writing")
+		info, err = snapshot.MakeVerified(c.Context, temp, func(w io.Writer, scratch string) error {
+			defer doing("verifying")
+			return takeSnapshot(c, dir, scratch, w)
+		})
+		return err
 	}
-	defer temp.Remove()
-	if err := checkBackupSpace(c, dir); err != nil {
-		return nil, err
-	}
-	doing("writing")
-	info, err := snapshot.MakeVerified(c.Context, temp, func(w io.Writer, scratch string) error {
-		defer doing("verifying")
-		return takeSnapshot(c, dir, scratch, w)
-	})
-	if err != nil {
-		return nil, err
-	}
-	plain, err := os.Open(temp.File())
-	if err != nil {
-		return nil, err
-	}
-	defer plain.Close()
-	err = snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer, _ string) error {
+	err = place(c, file, true, build, func(w io.Writer, plain io.Reader) error {
 		if len(recipients) == 0 {
-			_, err := io.Copy(w, plain) // shares blocks where the file system can
-			return err
+			return plainly(w, plain)
 		}
 		sealing, err := age.Encrypt(w, recipients...)
 		if err != nil {
 			return err
 		}
-		if _, err := io.Copy(sealing, plain); err != nil {
-			return err
-		}
-		return sealing.Close()
+		return errors.Join(plainly(sealing, plain), sealing.Close())
 	})
 	return info, err
 }
@@ -250,14 +236,12 @@ func verifyBackup(c *cli.Context) error {
 		if info, err := f.Stat(); err == nil {
 			b.Bytes = info.Size()
 		}
-		scratch, err := directory.NewTempDir(os.TempDir())
-		if err != nil {
-			return ownership.ExplainTemp(err)
-		}
-		defer scratch.Remove()
-		err = snapshot.WithSource(file, open, func(s *snapshot.Snapshot) error {
+		err := snapshot.WithSource(file, open, func(s *snapshot.Snapshot) error {
 			b.Time, b.Revision, b.Keys, b.Version = s.Time, s.Revision, s.Keys, s.Version
-			_, err := s.Verify(c.Context, scratch.Dir())
+			_, err := s.Verify(c.Context, os.TempDir())
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+				return ownership.ExplainTemp(err)
+			}
 			return err
 		})
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/snapshot"
@@ -42,7 +43,7 @@ func Datastore() *cli.Command {
 		Subcommands: []*cli.Command{
 			sub("stats", "", "print figures about the datastore", running, asOwner(datastoreStats), output.Flag()),
 			sub("verify", "", "check every page and row of the database", running, asOwner(datastoreVerify), output.Flag()),
-			sub("backup", "FILE", "write a backup to a file, while a server runs or not", running, datastoreBackup,
+			sub("backup", "FILE", "write a backup to a file, or - for standard output, while a server runs or not", running, datastoreBackup,
 				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}),
 			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", stopped, datastoreRestore,
 				options.ClusterTokenFile(), options.NewAuthorities()),
@@ -138,7 +139,7 @@ func datastoreVerify(c *cli.Context) error {
 }
 
 func datastoreBackup(c *cli.Context) error {
-	file, err := oneFile(c)
+	name, err := oneFile(c)
 	if err != nil {
 		return err
 	}
@@ -146,26 +147,29 @@ func datastoreBackup(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	progress := output.Meter(c)
-	opts := backup.Options{Overwrite: c.Bool("overwrite"), Progress: progress}
+	file, err := destinationOf(c, name)
+	if err != nil {
+		return err
+	}
+	opts := backup.Options{Progress: output.Meter(c)}
 	var b *backup.Result
-	err = asOwnerIn(c, file, func() (err error) {
-		b, err = backup.Write(c.Context, sqlitefile.ClosedFile(path), file, opts)
+	err = place(c, file, false, func(temp *directory.TempDir) (err error) {
+		b, err = backup.Write(c.Context, sqlitefile.ClosedFile(path), temp.File(), opts)
 		if errors.Is(err, sqlitefile.ErrBusy) {
-			b, err = backupOfServer(c, path, file, opts, err)
+			b, err = backupOfServer(c, path, temp.File(), opts, err)
 		}
 		return err
-	})
-	if errors.Is(err, backup.ErrExists) {
-		return fmt.Errorf("%w (--overwrite replaces it)", err)
-	} else if err != nil {
+	}, plainly)
+	if err != nil {
 		return err
 	}
-	record := func() error { return backup.SetLast(b, time.Now()) }
-	if err := ownership.Act(filepath.Dir(path), record); err != nil { // the backup itself is complete
-		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
+	if b.To = file; file != destination.Stdout {
+		record := func() error { return backup.SetLast(b, time.Now()) }
+		if err := ownership.Act(filepath.Dir(path), record); err != nil { // the backup itself is complete
+			fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
+		}
 	}
-	fmt.Fprintf(c.App.Writer, "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
+	fmt.Fprintf(told(c, file), "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
 	return nil
 }
 

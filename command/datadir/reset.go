@@ -121,7 +121,7 @@ func keepState(c *cli.Context, dir string) (file string, err error) {
 	for {
 		file, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format("20060102T150405Z")))
 		if err == nil {
-			err = placeSnapshot(c, dir, file, false)
+			err = placeSnapshot(c, dir, file)
 		}
 		if !errors.Is(err, snapshot.ErrExists) { // otherwise another reset took the name meanwhile
 			return file, err

@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -18,7 +19,7 @@ func Snapshot() *cli.Command {
 	return &cli.Command{
 		Name: "snapshot", ArgsUsage: "[FILE]",
 		Usage: "write the cluster to a file: objects, certificates and keys",
-		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default. A server may run. The snapshot has all Secrets and keys of\n" +
+		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default; - is standard output. A server may run. The snapshot has all Secrets and keys of\n" +
 			"the cluster, so only its owner can read it (mode 0600). karve reset returns to it,\n" +
 			"and karve server --fork-from FILE starts a copy of the cluster.",
 		Before: options.FindDataDir,
@@ -27,20 +28,29 @@ func Snapshot() *cli.Command {
 			&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"},
 		},
 		Action: func(c *cli.Context) error {
-			dir, file, err := snapshotOf(c)
+			dir, name, err := snapshotOf(c)
 			if err != nil {
 				return err
 			}
-			take := func() error { return placeSnapshot(c, dir, file, c.Bool("overwrite")) }
-			if err := asOwnerIn(c, file, take); errors.Is(err, snapshot.ErrExists) {
-				return fmt.Errorf("%w (--overwrite replaces it)", err)
-			} else if err != nil {
+			file, err := destinationOf(c, name)
+			if err != nil {
 				return err
 			}
-			return snapshot.WithFile(file, func(s *snapshot.Snapshot) error {
-				fmt.Fprintf(c.App.Writer, "wrote %d keys at revision %d, certificates and keys to %s\n", s.Keys, s.Revision, file)
-				return nil
-			})
+			var info snapshot.Info
+			err = place(c, file, false, func(temp *directory.TempDir) error {
+				if err := placeSnapshot(c, dir, temp.File()); err != nil {
+					return err
+				}
+				return snapshot.WithFile(temp.File(), func(s *snapshot.Snapshot) error {
+					info = s.Info
+					return nil
+				})
+			}, plainly)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(told(c, file), "wrote %d keys at revision %d, certificates and keys to %s\n", info.Keys, info.Revision, name)
+			return nil
 		},
 	}
 }
@@ -55,11 +65,15 @@ func snapshotOf(c *cli.Context) (dir, file string, err error) {
 	case 0:
 		return dir, filepath.Join(dir, snapshot.FileName), nil
 	case 1:
+		if c.Args().First() == destination.Stdout {
+			return dir, destination.Stdout, nil
+		}
 		return dir, Absolute(c.Args().First()), nil
 	}
 	return "", "", fmt.Errorf("karve %s takes one FILE, got %d arguments", c.Command.Name, c.Args().Len())
 }
 
-func placeSnapshot(c *cli.Context, dir, file string, overwrite bool) error {
-	return snapshot.Place(file, overwrite, func(w io.Writer, scratch string) error { return takeSnapshot(c, dir, scratch, w) })
+// placeSnapshot makes a file in a directory of the owner of the data directory.
+func placeSnapshot(c *cli.Context, dir, file string) error {
+	return snapshot.Place(file, false, func(w io.Writer, scratch string) error { return takeSnapshot(c, dir, scratch, w) })
 }

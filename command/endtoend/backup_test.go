@@ -64,6 +64,7 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 			p.stop()
 			refused("there is a cluster already", restore...)
 			refused("exists already", append(create, file)...)
+			refused("where only karve itself makes files", append(create, "--overwrite", filepath.Join(dir, "certs", "service-account.key"))...)
 			got := finish(t, command(t, "karve", append(create, "--recipient", "age-secret-key-1x", filepath.Join(away, "b.backup"))...))
 			if got.code == 0 || !strings.Contains(got.stderr, "secret key") || strings.Contains(got.stderr, "1x") {
 				t.Errorf("a secret key as recipient: got code %d and %s, want an error without it", got.code, got.stderr)

@@ -87,8 +87,12 @@ func TestDatastoreStopped(t *testing.T) {
 	wantOutput(t, karve(t, "datastore", "verify", "--config", config), "is sound: 60 rows, 20 keys, revision 61\n")
 	wantOutput(t, karve(t, "datastore", "verify", "--data-dir", dir, "-o", "json"), `"ok": true`)
 	wantOutput(t, karve(t, "datastore", "backup", "--data-dir", dir, backup), "backed up 20 keys at revision 61 to "+backup)
-	wantProblems(t, finish(t, command(t, "karve", "datastore", "backup", "--data-dir", dir, backup)), backup+" (--overwrite replaces it)")
+	wantProblems(t, finish(t, command(t, "karve", "datastore", "backup", "--data-dir", dir, backup)), backup+" exists already (--overwrite replaces it)")
 	karve(t, "datastore", "backup", "--data-dir", dir, "--overwrite", backup)
+	if got := finish(t, command(t, "karve", "datastore", "backup", "--data-dir", dir, "-")); !strings.HasPrefix(got.stdout, "SQLite format 3") || !strings.Contains(got.stderr, "backed up 20 keys") {
+		t.Errorf("to standard output: got %d bytes, code %d, %s", len(got.stdout), got.code, got.stderr)
+	}
+	wantProblems(t, finish(t, command(t, "karve", "datastore", "backup", "--data-dir", dir, "--overwrite", filepath.Join(dir, "mvcc.db"))), "where only karve itself makes files")
 	if info, err := os.Stat(backup); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("backup: %v, %v, want mode 0600", info, err)
 	}

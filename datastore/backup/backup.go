@@ -31,10 +31,9 @@ type Result struct {
 	Removed []string `json:"removed,omitempty"`
 }
 
-// Options configure a backup. The zero value never overwrites.
+// Options configure a backup.
 type Options struct {
-	Overwrite bool                // replace a file that exists
-	Progress  sqlitefile.Progress // may be nil
+	Progress sqlitefile.Progress // may be nil
 }
 
 // Write copies a database of the engine to the file to. While a server in another process uses the
@@ -43,7 +42,7 @@ type Options struct {
 // The backup is a database (0600) that was closed in order, without free pages. It gets its name
 // when every row's checksum is verified and all of it is on the disk.
 func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options) (*Result, error) {
-	return Place(from.Path(), to, opts, func(file string) (*Result, error) {
+	return Place(from.Path(), to, func(file string) (*Result, error) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			return nil, err
 		}
@@ -59,7 +58,7 @@ func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options)
 
 // Place calls build to make a database in a temporary directory beside to, and then gives it the
 // name to. from is the path of the original database, or empty.
-func Place(from, to string, opts Options, build func(file string) (*Result, error)) (_ *Result, err error) {
+func Place(from, to string, build func(file string) (*Result, error)) (_ *Result, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("back up: %w", err)
@@ -71,15 +70,10 @@ func Place(from, to string, opts Options, build func(file string) (*Result, erro
 	if taken, err := directory.Exists(to); err != nil {
 		return nil, err
 	} else if taken {
-		if !opts.Overwrite {
-			return nil, fmt.Errorf("%w: %s", ErrExists, to)
-		}
-		if directory.Same(from, to) {
-			return nil, fmt.Errorf("%s is the database itself", to)
-		}
+		return nil, fmt.Errorf("%w: %s", ErrExists, to)
 	}
 	var out *Result
-	err = directory.Place(to, opts.Overwrite, func(temp *directory.TempDir) (err error) {
+	err = directory.Place(to, false, func(temp *directory.TempDir) (err error) {
 		out, err = build(temp.File())
 		return err
 	})

@@ -97,7 +97,7 @@ var ErrIncomplete = errors.New("the backup ended before it was complete")
 // Receive makes a backup from what [Send] writes about the database from. As [Write] does, it
 // verifies the file, makes it durable, and then names it to.
 func Receive(ctx context.Context, r io.Reader, from, to string, opts Options) (*Result, error) {
-	return Place(from, to, opts, func(file string) (*Result, error) {
+	return Place(from, to, func(file string) (*Result, error) {
 		if err := receiveRows(r, file, opts.Progress); err != nil {
 			return nil, err
 		}

@@ -61,16 +61,26 @@ func Foreign(dir string) (Owner, bool, error) {
 //
 // The whole process has that identity: no other goroutine may depend on being root
 // meanwhile. Errors about permissions name the user that the process was acting as.
-func Act(dir string, body func() error) (err error) {
+func Act(dir string, body func() error) error {
+	if _, foreign, err := Foreign(dir); err != nil {
+		return err
+	} else if !foreign {
+		return body()
+	}
+	if err := RefuseFIFOs(dir); err != nil {
+		return err
+	}
+	return Explain(ActOutside(dir, body), dir)
+}
+
+// ActOutside is Act for a directory that is no data directory: its files are none of Karve's.
+func ActOutside(dir string, body func() error) (err error) {
 	owner, foreign, err := Foreign(dir)
 	if err != nil {
 		return err
 	}
 	if !foreign {
 		return body()
-	}
-	if err := RefuseFIFOs(dir); err != nil {
-		return err
 	}
 	back, err := become(owner)
 	if err != nil {
@@ -81,7 +91,7 @@ func Act(dir string, body func() error) (err error) {
 			err = errors.Join(err, fmt.Errorf("become root again: %w", restoring))
 		}
 	}()
-	return Explain(body(), dir)
+	return body()
 }
 
 // RefuseFIFOs returns an error that names a FIFO in dir or its certs, if this process is root's and dir is another

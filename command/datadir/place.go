@@ -1,0 +1,112 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
+	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/snapshot"
+)
+
+// destinationOf returns the file that an argument means, or [destination.Stdout].
+func destinationOf(c *cli.Context, name string) (string, error) {
+	if name == destination.Stdout {
+		if f, ok := c.App.Writer.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			return "", errors.New("-: standard output is a terminal: redirect it, or name a file")
+		}
+		return name, nil
+	}
+	dir := Absolute(c.String("data-dir"))
+	file, err := destination.Find(name, destination.Rules{
+		Overwrite: c.Bool("overwrite"), Stream: true, Outside: []string{dir, ownedDir(c)},
+		But: []string{filepath.Join(dir, snapshot.FileName), filepath.Join(dir, backupsDir)},
+	})
+	if errors.Is(err, fs.ErrExist) {
+		return "", existsAlready(name)
+	}
+	return file, err
+}
+
+func existsAlready(name string) error {
+	return fmt.Errorf("%s exists already (--overwrite replaces it)", name)
+}
+
+// place makes a file for the user. build makes it as the file of a temporary directory, as the owner of the data directory. If that
+// owner also owns the directory of the destination, the file is made there, unless aside keeps it away. Otherwise copyTo copies it
+// there as the owner of that directory. So root follows no name that another user can exchange.
+func place(c *cli.Context, file string, aside bool, build func(*directory.TempDir) error, copyTo func(io.Writer, io.Reader) error) (err error) {
+	owned := ownedDir(c)
+	beside := !aside && file != destination.Stdout && destination.SameUser(file, owned) && !directory.Shared(filepath.Dir(file))
+	above := owned
+	if beside {
+		above = filepath.Dir(file)
+	}
+	var temp *directory.TempDir
+	var made *os.File
+	defer func() {
+		if made != nil {
+			made.Close()
+		}
+		if temp != nil {
+			err = errors.Join(err, ownership.Act(owned, temp.Remove))
+		}
+	}()
+	err = ownership.Act(owned, func() (err error) {
+		if temp, err = directory.NewTempDir(above); err != nil {
+			return err
+		}
+		if !beside {
+			err = checkBackupSpace(c, owned)
+		}
+		if err == nil {
+			err = build(temp)
+		}
+		switch {
+		case err != nil:
+		case !beside:
+			made, err = os.Open(temp.File())
+		case c.Bool("overwrite"):
+			err = atomicfile.Rename(temp.File(), file)
+		default:
+			err = atomicfile.RenameNew(temp.File(), file)
+		}
+		return err
+	})
+	switch {
+	case err != nil || beside:
+	case file == destination.Stdout:
+		err = copyTo(c.App.Writer, made)
+	default:
+		err = destination.Act(file, func() error {
+			return snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer, _ string) error { return copyTo(w, made) })
+		})
+	}
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, snapshot.ErrExists) { // made meanwhile
+		return existsAlready(file)
+	}
+	return err
+}
+
+// plainly copies a file as it is. It shares blocks where the file system can.
+func plainly(w io.Writer, r io.Reader) error {
+	_, err := io.Copy(w, r)
+	return err
+}
+
+// told returns where a command says what it has done: not to standard output, if that has the file.
+func told(c *cli.Context, file string) io.Writer {
+	if file == destination.Stdout {
+		return c.App.ErrWriter
+	}
+	return c.App.Writer
+}
