@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,14 +36,34 @@ type Origin struct {
 // mark is the content of the file unfinished.
 type mark struct {
 	Source string `json:"source"` // absolute path
-	// ID is also in the fork's database (forkMeta), and in no other.
+	// ID is also in the database, and in no other that forks and restores make.
 	ID int64 `json:"id"`
 	// Restore says that the directory is to be the cluster itself, not a fork of it.
 	Restore bool `json:"restore,omitempty"`
 }
 
-// forkMeta is the row of the meta table by which a fork recognises the database that it has made.
-const forkMeta = "fork"
+// The rows of the meta table by which a fork and a restore recognise the database that they have made. A restored fork is still that fork.
+const (
+	forkMeta    = "fork"
+	restoreMeta = "restore"
+)
+
+func (m *mark) meta() string {
+	if m.Restore {
+		return restoreMeta
+	}
+	return forkMeta
+}
+
+// ForkOf returns the number of the fork that a database is of, or 0. The certificates and keys of a fork are also those of its original.
+func ForkOf(ctx context.Context, database sqlitefile.Source) (id int64, err error) {
+	err = database.View(ctx, func(_ context.Context, c *sqlitefile.Connection) error {
+		metas, err := c.Metas()
+		id = metas[forkMeta]
+		return err
+	})
+	return id, err
+}
 
 // Forked is the result of [Fork].
 type Forked struct {
@@ -218,7 +239,7 @@ func madeBy(begun *mark, database string) bool {
 	var id int64
 	err := sqlitefile.View(database, func(c *sqlitefile.Connection) error {
 		metas, err := c.Metas()
-		id = metas[forkMeta]
+		id = metas[begun.meta()]
 		return err
 	})
 	return err == nil && id != 0 && id == begun.ID

@@ -188,7 +188,7 @@ func (s *Snapshot) makeDatabase(ctx context.Context, begun *mark, to Target) err
 		if err := s.CopyDatabase(temp.File()); err != nil {
 			return err
 		}
-		return backup.Continue(ctx, temp.File(), to.Drop, sqlitefile.Metas{forkMeta: begun.ID})
+		return backup.Continue(ctx, temp.File(), to.Drop, sqlitefile.Metas{begun.meta(): begun.ID})
 	})
 }
 

@@ -62,6 +62,8 @@ type Info struct {
 	Time     time.Time `json:"time"`
 	Revision int64     `json:"revision"`
 	Keys     int64     `json:"keys"`
+	// Fork is the number of the fork that the cluster is; see [ForkOf].
+	Fork int64 `json:"fork,omitempty"`
 	// Version is that of the Karve that took it.
 	Version string `json:"version,omitempty"`
 	// Files are the user's files in it. The first one is files/0.
@@ -152,6 +154,9 @@ func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info
 		return nil, err
 	}
 	info := &Info{Format: format, Time: time.Now().UTC().Truncate(time.Second), Revision: made.Revision, Keys: made.Keys, Version: version.Full(), Sums: map[string]string{}}
+	if info.Fork, err = ForkOf(ctx, sqlitefile.ClosedFile(database)); err != nil {
+		return nil, err
+	}
 	files, err := from.small(info)
 	if err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func createBackup(c *cli.Context) error {
 		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); err != nil {
 			return err
 		}
-		name = filepath.Join(backups, "karve-"+time.Now().UTC().Format("20060102T150405Z")+backupSuffix)
+		name = filepath.Join(backups, "karve-"+time.Now().UTC().Format(snapshots.Stamp)+backupSuffix)
 	case 1:
 		name = c.Args().First()
 	default:

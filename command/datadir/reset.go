@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -100,7 +101,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	if err != nil {
 		return err
 	}
-	removed, err := removeKept(dir, from)
+	removed, err := removeKept(dir, kept, from)
 	if err != nil {
 		return fmt.Errorf("the cluster was reset, but older snapshots of the state before a reset stay: %w", err)
 	}
@@ -111,7 +112,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 			fmt.Fprintf(w, "the state before is kept as %s\n", kept)
 		}
 		for _, file := range removed {
-			fmt.Fprintf(w, "removed %s, as five newer ones are kept\n", file)
+			fmt.Fprintf(w, "removed %s, as five others are kept\n", file)
 		}
 	})
 }
@@ -119,7 +120,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 // keepState takes a snapshot of the state before a reset, and returns its file.
 func keepState(c *cli.Context, dir string) (file string, err error) {
 	for {
-		file, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format("20060102T150405Z")))
+		file, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format(snapshots.Stamp)))
 		if err == nil {
 			err = placeSnapshot(c, dir, file)
 		}
@@ -132,19 +133,23 @@ func keepState(c *cli.Context, dir string) (file string, err error) {
 // keptStates is how many snapshots of states before a reset stay: each has all Secrets.
 const keptStates = 5
 
-// removeKept removes older ones, but for the one that the cluster was reset to. Their names have the time.
-func removeKept(dir string, but *os.File) (removed []string, err error) {
+// removeKept removes older ones than kept, but for the one that the cluster was reset to.
+func removeKept(dir, kept string, but *os.File) (removed []string, err error) {
+	if kept == "" {
+		return nil, nil
+	}
 	entries, err := os.ReadDir(dir) // by name
 	if err != nil {
 		return nil, err
 	}
 	var all []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), beforeReset) && e.Type().IsRegular() && filepath.Base(but.Name()) != e.Name() {
-			all = append(all, filepath.Join(dir, e.Name()))
+		file := filepath.Join(dir, e.Name())
+		if e.Type().IsRegular() && isKept(e.Name()) && filepath.Base(but.Name()) != e.Name() && snapshot.WithFile(file, func(*snapshot.Snapshot) error { return nil }) == nil {
+			all = append(all, file)
 		}
 	}
-	for _, file := range all[:max(0, len(all)-keptStates)] {
+	for _, file := range snapshots.Surplus(all, kept, keptStates) {
 		if err := os.Remove(file); errors.Is(err, fs.ErrNotExist) {
 			continue // by another reset
 		} else if err != nil {
@@ -153,6 +158,15 @@ func removeKept(dir string, but *os.File) (removed []string, err error) {
 		removed = append(removed, file)
 	}
 	return removed, nil
+}
+
+// isKept reports whether keepState gives a file such a name: with the time, and a number if there was one of that time.
+func isKept(name string) bool {
+	rest, ok := strings.CutPrefix(name, beforeReset)
+	at, number, numbered := strings.Cut(rest, ".")
+	_, err := time.Parse(snapshots.Stamp, at)
+	_, wrong := strconv.ParseUint(number, 10, 32)
+	return ok && err == nil && numbered == (wrong == nil)
 }
 
 // askReset makes the server reset the cluster, or does it itself if none runs.

@@ -164,15 +164,21 @@ func TestSnapshotAndReset(t *testing.T) {
 	p.stop()
 
 	// The same without a server.
-	for i := range 6 {
-		if err := os.WriteFile(fmt.Sprintf("%s/snapshot.before-reset-2000010%dT000000Z", p.dir, i), nil, 0o600); err != nil {
+	future, mine := "20990101T000000Z", p.dir+"/snapshot.before-reset-.mine"
+	for _, at := range []string{"20000101T000000Z", "20000102T000000Z", "20000103T000000Z", "20000104T000000Z", future, ".mine"} {
+		if err := os.WriteFile(p.dir+"/snapshot.before-reset-"+at, first, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantOutput(t, karve(t, "reset", "--data-dir", p.dir, "--yes"), "deleted", "before-reset", "removed "+p.dir+"/snapshot.before-reset-20000102T000000Z")
+	broken := p.dir + "/snapshot.before-reset-20000101T000000Z.2"
+	if err := os.WriteFile(broken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := karve(t, "reset", "--data-dir", p.dir, "--yes")
+	wantOutput(t, said, "deleted", "before-reset", "removed "+p.dir+"/snapshot.before-reset-"+future, "removed "+p.dir+"/snapshot.before-reset-20000101T000000Z,")
 	states, _ := filepath.Glob(filepath.Join(p.dir, "snapshot.before-reset-*"))
-	if len(states) != 5 || !strings.HasSuffix(states[0], "20000103T000000Z") {
-		t.Errorf("%q is kept, want the newest five", states)
+	if !slices.Contains(states, mine) || !slices.Contains(states, broken) || len(states) != 2+5 || strings.Count(said, "removed ") != 2 {
+		t.Errorf("%q is kept, want five, and what no reset has made: %s", states, said)
 	}
 	if again, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(first, again) {
 		t.Errorf("the second reset wrote over the state before the first: %v", err)

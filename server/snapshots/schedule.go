@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,9 +29,10 @@ const (
 	BackupsDir = "backups"
 	// BackupSuffix ends the name of a backup.
 	BackupSuffix = ".backup"
+	// Stamp is the form of the time in the names of backups and snapshots.
+	Stamp = "20060102T150405Z"
 
 	scheduledPrefix = "scheduled-" // with another name, a backup is the user's, and stays
-	stamp           = "20060102T150405Z"
 )
 
 const (
@@ -171,7 +173,7 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	if err := s.checkSpace(); err != nil {
 		return nil, err
 	}
-	made := &backup.Result{From: s.engine.Path(), To: filepath.Join(s.Dir, scheduledPrefix+time.Now().UTC().Format(stamp)+BackupSuffix)}
+	made := &backup.Result{From: s.engine.Path()}
 	info, err := snapshot.MakeVerified(ctx, temp, func(w io.Writer, scratch string) error {
 		_, err := snapshot.Write(ctx, s.source(s.engine), scratch, w)
 		return err
@@ -183,7 +185,12 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	if info, err := os.Stat(temp.File()); err == nil {
 		made.Bytes = info.Size()
 	}
-	if err := atomicfile.RenameNew(temp.File(), made.To); err != nil {
+	err = fs.ErrExist
+	for at := time.Now().UTC(); errors.Is(err, fs.ErrExist); at = at.Add(time.Second) { // another cluster's may be of the same second
+		made.To = filepath.Join(s.Dir, scheduledPrefix+at.Format(Stamp)+BackupSuffix)
+		err = atomicfile.RenameNew(temp.File(), made.To)
+	}
+	if err != nil {
 		return nil, err
 	}
 	s.prune(filepath.Base(made.To))
@@ -221,11 +228,21 @@ func checkSpace(dir string, database int64, free func(string) (int64, bool)) err
 	return nil
 }
 
-// files returns the names of the scheduled backups, the oldest first.
+// files returns the names of this cluster's scheduled backups, the oldest first. Those of another cluster may be in the same directory.
 func (s *Scheduled) files() (names []string) {
-	entries, _ := os.ReadDir(s.Dir) // making a backup reports the error
+	fork, _ := snapshot.ForkOf(context.Background(), s.engine.Source()) // in memory there is none
+	entries, _ := os.ReadDir(s.Dir)                                     // making a backup reports the error
 	for _, e := range entries {
-		if e.Type().IsRegular() && !madeAt(e.Name()).IsZero() {
+		if !e.Type().IsRegular() || madeAt(e.Name()).IsZero() {
+			continue
+		}
+		err := snapshot.WithFile(filepath.Join(s.Dir, e.Name()), func(b *snapshot.Snapshot) error {
+			if b.Fork != fork {
+				return ErrAnotherCluster
+			}
+			return sameCluster(b, s.DataDir)
+		})
+		if err == nil {
 			names = append(names, e.Name())
 		}
 	}
@@ -234,7 +251,7 @@ func (s *Scheduled) files() (names []string) {
 
 // madeAt returns when a scheduled backup was made, or zero for any other file.
 func madeAt(name string) time.Time {
-	at, err := time.Parse(scheduledPrefix+stamp+BackupSuffix, name)
+	at, err := time.Parse(scheduledPrefix+Stamp+BackupSuffix, name)
 	if err != nil {
 		return time.Time{}
 	}
@@ -243,10 +260,18 @@ func madeAt(name string) time.Time {
 
 // prune removes the oldest scheduled backups, but never the one that was just made.
 func (s *Scheduled) prune(made string) {
-	files := slices.DeleteFunc(s.files(), func(name string) bool { return name == made })
-	for _, name := range files[:max(0, len(files)-(s.Keep-1))] {
+	for _, name := range Surplus(s.files(), made, s.Keep) {
 		if err := os.Remove(filepath.Join(s.Dir, name)); err != nil {
 			s.Log.Warnf("an old backup stays: %v", err)
 		}
 	}
+}
+
+// Surplus returns which of names, sorted by the time in them, to remove so that keep stay with made, which is the newest: first
+// those that a wrong clock has dated after it, then the oldest.
+func Surplus(names []string, made string, keep int) []string {
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == made })
+	after, _ := slices.BinarySearch(names, made)
+	order := slices.Concat(names[after:], names[:after])
+	return order[:max(0, len(order)-(keep-1))]
 }

@@ -63,7 +63,8 @@ func TestNextBackup(t *testing.T) {
 
 func TestScheduledBackups(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "certs"), 0o700); err != nil {
+	key := filepath.Join(dir, "certs", "service-account.key")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(key), 0o700), os.WriteFile(key, []byte("ours"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	engine := enginetest.Open(t, dir, datastore.Options{})
@@ -109,9 +110,15 @@ func TestScheduledBackups(t *testing.T) {
 	}
 
 	// Only the oldest of its own go, and only after a new one.
-	for n := range 3 {
-		name := time.Date(2020, 1, 1+n, 0, 0, 0, 0, time.UTC).Format(scheduledPrefix + stamp + BackupSuffix)
-		if err := os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600); err != nil {
+	name := func(year, day int) string {
+		return time.Date(year, 1, day, 0, 0, 0, 0, time.UTC).Format(scheduledPrefix + Stamp + BackupSuffix)
+	}
+	whole, err := os.ReadFile(last.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for day := range 3 {
+		if err := os.WriteFile(filepath.Join(s.Dir, name(2020, 1+day)), whole, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,6 +128,24 @@ func TestScheduledBackups(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Another cluster's are of the same revision, and the newest.
+	if err := os.WriteFile(key, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if files := s.files(); len(files) > 0 {
+		t.Errorf("another cluster counts %q", files)
+	}
+	theirs := filepath.Join(s.Dir, name(2099, 1))
+	if made, err := s.backUp(t.Context()); err != nil || made == nil {
+		t.Errorf("the first backup of another cluster: got %+v, %v", made, err)
+	} else if err := os.Rename(made.To, theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(key, []byte("ours"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	users = append(users, filepath.Base(theirs))
+
 	put()
 	s.free = func(string) (int64, bool) { return spaceMargin, true }
 	s.once(t.Context())
@@ -150,5 +175,27 @@ func TestScheduledBackups(t *testing.T) {
 	s.once(t.Context())
 	if _, err := os.Stat(s.Dir); err == nil || len(reported) != 2 {
 		t.Errorf("got %v and reports %v, want a failure and no directory", err, reported)
+	}
+}
+
+// What a wrong clock has dated into the future goes before what is old, and the newest stays.
+func TestSurplus(t *testing.T) {
+	for name, test := range map[string]struct {
+		names []string
+		made  string
+		keep  int
+		want  string
+	}{
+		"enough":           {[]string{"1", "2", "3"}, "3", 3, "[]"},
+		"the oldest":       {[]string{"1", "2", "3"}, "3", 2, "[1]"},
+		"one":              {[]string{"1", "2", "3"}, "3", 1, "[1 2]"},
+		"of the future":    {[]string{"1", "2", "3", "8", "9"}, "3", 3, "[8 9]"},
+		"a few of them":    {[]string{"1", "2", "3", "8", "9"}, "3", 4, "[8]"},
+		"made in the past": {[]string{"1", "7", "8", "9"}, "1", 4, "[]"},
+		"not there":        {[]string{"1", "2"}, "3", 2, "[1]"},
+	} {
+		if got := fmt.Sprint(Surplus(test.names, test.made, test.keep)); got != test.want {
+			t.Errorf("%s: got %s, want %s", name, got, test.want)
+		}
 	}
 }
