@@ -31,7 +31,7 @@ func Certs() *cli.Command {
 				Usage:  "list the certificates and keys, and when they expire",
 				Flags:  []cli.Flag{options.Config(), options.DataDir(), output.Flag()},
 				Before: options.FindDataDir,
-				Action: listCerts,
+				Action: asOwner(listCerts),
 			},
 			{
 				Name:      "renew",

@@ -52,7 +52,7 @@ that name or address: --tls-san of karve server adds one.`,
 				return errors.New("--group and --ttl are for the user that --user names: add --user NAME")
 			}
 			path := filepath.Join(c.String("data-dir"), "admin.kubeconfig")
-			text, err := os.ReadFile(path)
+			text, err := servers.KubeconfigText(c.String("data-dir"))
 			if errors.Is(err, fs.ErrNotExist) {
 				return servers.None(c.String("data-dir"))
 			} else if err != nil {
@@ -82,7 +82,7 @@ that name or address: --tls-san of karve server adds one.`,
 				return err
 			}
 			result, err := certs.MergeKubeconfig(c.Context, c.String("into"), text, certs.MergeOptions{
-				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"),
+				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"), Outside: c.String("data-dir"),
 			})
 			if errors.Is(err, certs.ErrConflict) {
 				return fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)

@@ -147,11 +147,16 @@ func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster,
 	if err != nil {
 		return err
 	}
-	started := func(context.Context) (bool, error) {
-		return has(ctx, api, "kube-root-ca.crt", "ca.crt", dir, certs.ServerCA)
-	}
-	if c.Bool(serviceAccount) {
-		started = func(context.Context) (bool, error) { return knowsKey(ctx, api, dir) }
+	started := func(context.Context) (known bool, err error) {
+		err = ownership.Act(dir, func() (err error) {
+			if c.Bool(serviceAccount) {
+				known, err = knowsKey(ctx, api, dir)
+			} else {
+				known, err = has(ctx, api, "kube-root-ca.crt", "ca.crt", dir, certs.ServerCA)
+			}
+			return err
+		})
+		return known, err
 	}
 	err = wait.PollUntilContextTimeout(ctx, time.Second, startPatience, true, started)
 	if wait.Interrupted(err) && ctx.Err() == nil {
@@ -272,7 +277,11 @@ func forget(ctx context.Context, api kubernetes.Interface, dir string) (deleted 
 // outdated reports whether certificates in PEM have the authority in dir, and others that its file has not. Those of another file, which
 // an option names, are not.
 func outdated(text, dir string, name certs.Name) (bool, error) {
-	own, err := certutil.CertsFromFile(certs.File(dir, name))
+	var own []*x509.Certificate
+	err := ownership.Act(dir, func() (err error) {
+		own, err = certutil.CertsFromFile(certs.File(dir, name))
+		return err
+	})
 	if err != nil {
 		return false, err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/memory"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/kine/location"
 )
 
@@ -169,13 +170,25 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 
 // readState is readStatus without nodes, tunnels and the datastore.
 func readState(ctx context.Context, dir string, now time.Time) (*ServerState, error) {
-	s, config, err := readFiles(dir, now)
+	s, config, err := readAsOwner(dir, now)
 	if err != nil || config == nil {
 		return s, err
 	}
 	limited, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return s, s.ask(limited, config)
+}
+
+// readAsOwner is readFiles as the owner of the directory: no link or file there leads root to what the owner may not read.
+func readAsOwner(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {
+	err = ownership.Act(dir, func() (err error) {
+		s, config, err = readFiles(dir, now)
+		return err
+	})
+	if err == nil && s.PID != 0 && len(s.Listening) == 0 {
+		s.Listening = check.Listening(s.PID) // the owner may not look at a process of another user
+	}
+	return s, config, err
 }
 
 // readFiles reads what a data directory says of its server. With config, the server can be asked for the rest;
@@ -248,7 +261,10 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 		}
 		return nil
 	}
-	s.Datastore, err = LookAt(ctx, dataDir, path)
+	err = ownership.Act(dir, func() (err error) {
+		s.Datastore, err = LookAt(ctx, dataDir, path)
+		return err
+	})
 	if err != nil && ctx.Err() != nil {
 		s.Elsewhere = path + " (the server has it open, and does not answer)"
 		return nil

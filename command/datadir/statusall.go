@@ -13,11 +13,9 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
-	"github.com/karve-k8s/karve/internal/ownership"
 )
 
 // allUsage is the usage of `karve status --all`, which depends on how the system lets servers
@@ -115,18 +113,11 @@ func unknown(found servers.Server, err error) *ServerState {
 	return &ServerState{State: stateUnknown, Problem: err.Error(), DataDir: found.DataDir, PID: found.PID}
 }
 
-// readFound reads the files of a server that nobody named. Any user can start one, so root reads them
-// as the owner of the directory: no link or file there leads root to what the owner may not read.
-func readFound(found servers.Server, now time.Time) (s *ServerState, config *rest.Config) {
-	err := ownership.Act(found.DataDir, func() (err error) {
-		s, config, err = readFiles(found.DataDir, now)
-		return err
-	})
+// readFound reads the files of a server that nobody named. Any user can start one.
+func readFound(found servers.Server, now time.Time) (*ServerState, *rest.Config) {
+	s, config, err := readAsOwner(found.DataDir, now)
 	if err != nil {
 		return unknown(found, err), nil
-	}
-	if s.PID == found.PID && len(s.Listening) == 0 {
-		s.Listening = check.Listening(s.PID) // the owner may not look at a process of another user
 	}
 	return s, config
 }

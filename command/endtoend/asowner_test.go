@@ -77,11 +77,16 @@ func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
 	parallel(t)
 	dir := servicesDir(t)
 	roots := t.TempDir() // closed to everybody else
+	services := filepath.Join(filepath.Dir(dir), "services")
+	if err := errors.Join(os.Mkdir(services, 0o700), os.Chown(services, nobodyID, nobodyID)); err != nil {
+		t.Fatal(err)
+	}
 	backup := filepath.Join(roots, "backup.db")
 	all := func(state string) {
 		for _, words := range []string{
 			"datastore stats", "datastore verify", "certs renew", "status",
-			"datastore backup " + filepath.Join(dir, state+".db"), "datastore backup --overwrite " + backup,
+			"datastore backup " + filepath.Join(services, state+".db"), "backup create " + filepath.Join(services, state+".backup"),
+			"backup create --overwrite " + filepath.Join(roots, "whole"), "certs list", "datastore backup --overwrite " + backup,
 			"snapshot --overwrite", "snapshot --overwrite " + filepath.Join(roots, "snapshot"),
 			"reset --yes", "reset --yes " + filepath.Join(roots, "snapshot"),
 		} {
@@ -96,8 +101,9 @@ func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
 				t.Errorf("%s, %s: code %d: %s%s", words, state, got.code, got.stdout, got.stderr)
 			}
 			wantAllOf(t, dir, words+", "+state)
+			wantAllOf(t, services, words+", "+state)
 		}
-		for _, file := range []string{"backup.db", "snapshot"} {
+		for _, file := range []string{"backup.db", "snapshot", "whole"} {
 			if info, err := os.Stat(filepath.Join(roots, file)); err != nil || !ownedBy(info, 0) || info.Mode().Perm() != 0o600 {
 				t.Errorf("root's file in root's directory: %v, %v; want root's, mode 0600", info, err)
 			}
@@ -226,4 +232,55 @@ func TestRootsCheckOfAServicesFiles(t *testing.T) {
 	roots := filepath.Join(t.TempDir(), "roots") // closed to everybody else
 	karve(t, "cluster-token", "create", "--data-dir", t.TempDir(), roots)
 	wantFinding(t, findings(t, append(options, roots)...), "configuration", check.Fail, "permission denied")
+}
+
+// What the service's user makes of files in the data directory leads root's commands to none of root's files.
+func TestRootFollowsNothingOfAService(t *testing.T) {
+	long(t)
+	parallel(t)
+	dir := servicesDir(t)
+	service(t, dir).stop()
+	roots := t.TempDir() // closed to everybody else
+	secret := filepath.Join(roots, "secret")
+	if err := os.WriteFile(secret, []byte("the text of a file of root's"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	leak := filepath.Join(dir, "certs", "leak")
+	if err := errors.Join(os.Symlink(secret, leak), os.Lchown(leak, nobodyID, nobodyID)); err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{"snapshot", "backup create", "datastore backup"} {
+		to := filepath.Join(roots, "out")
+		args := append(strings.Fields(words), "--data-dir", dir)
+		got := finish(t, command(t, "karve", append(args, to)...))
+		if text, err := os.ReadFile(to); err != nil || strings.Contains(string(text), "of root's") {
+			t.Errorf("%s: %v, %s", words, err, got.stderr)
+		}
+		os.Remove(to)
+		link := filepath.Join(dir, "..", "link")
+		if err := errors.Join(os.Symlink(secret, link), os.Lchown(link, nobodyID, nobodyID)); err != nil {
+			t.Fatal(err)
+		}
+		if got := finish(t, command(t, "karve", append(args, "--overwrite", link)...)); got.code == 0 || !strings.Contains(got.stderr, "is not followed") {
+			t.Errorf("%s to the service's link: %+v", words, got)
+		}
+		os.Remove(link)
+	}
+	if text, err := os.ReadFile(secret); err != nil || string(text) != "the text of a file of root's" {
+		t.Errorf("root's file: %q, %v", text, err)
+	}
+	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
+	text, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.Replace(string(text), "    server: ", "    proxy-url: http://127.0.0.1:1\n    server: ", 1)
+	if err := os.WriteFile(kubeconfig, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range [][]string{nil, {"--user", "jane"}, {"--into", filepath.Join(roots, "config")}} {
+		if got := finish(t, command(t, "karve", append([]string{"kubeconfig", "--data-dir", dir}, more...)...)); got.code == 0 || strings.Contains(got.stdout, "proxy-url") || !strings.Contains(got.stderr, "not as a server writes it") {
+			t.Errorf("kubeconfig %q: %+v", more, got)
+		}
+	}
 }

@@ -78,11 +78,12 @@ func configured(c *cli.Context) string {
 
 // current reads the configuration that the server in --data-dir uses.
 func current(c *cli.Context) (*apiserver.Encryption, string, error) {
-	file := configured(c)
+	file, read := configured(c), readFile
 	if file == "" {
-		file = certs.EncryptionFile(certificates.Dir(c.String("data-dir")))
+		dir := c.String("data-dir")
+		file, read = certs.EncryptionFile(certificates.Dir(dir)), ownFile(dir)
 	}
-	content, err := readFile(file)
+	content, err := read(file)
 	if err != nil {
 		return nil, "", err
 	}
@@ -99,6 +100,17 @@ func readFile(file string) ([]byte, error) {
 		return nil, nil
 	}
 	return content, err
+}
+
+// ownFile reads a file in a data directory as the owner of that: no link there leads root to what the owner may not read.
+func ownFile(dir string) func(file string) ([]byte, error) {
+	return func(file string) (content []byte, err error) {
+		err = ownership.Act(dir, func() (err error) {
+			content, err = readFile(file)
+			return err
+		})
+		return content, err
+	}
 }
 
 // open finds the configuration, to change it.
@@ -124,7 +136,7 @@ func open(ctx context.Context, c *cli.Context, cluster membership.Cluster) (*sto
 		return nil, nil, clustertoken.Needed("key")
 	default:
 		s.token = nil
-		if s.content, err = readFile(s.file); err != nil {
+		if s.content, err = ownFile(s.dir)(s.file); err != nil {
 			return nil, nil, err
 		}
 		if used, err := loaded(ctx, s.dir); err != nil {

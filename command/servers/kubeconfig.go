@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/karve-k8s/karve/internal/ownership"
 )
 
 // KubeconfigName is the file in a data directory that has the admin's credentials.
@@ -55,6 +57,19 @@ func WholeKubeconfig(dir string) (*rest.Config, *clientcmdapi.Config, error) {
 	}
 	made.Proxy = Direct
 	return made, config, nil
+}
+
+// KubeconfigText returns the admin's kubeconfig of a data directory for another file, or for another reader: nothing that
+// [Kubeconfig] refuses, and nothing that it has not understood. Root reads it as the owner of the directory.
+func KubeconfigText(dir string) (text []byte, err error) {
+	err = ownership.Act(dir, func() error {
+		_, config, err := WholeKubeconfig(dir)
+		if err == nil {
+			text, err = clientcmd.Write(*config)
+		}
+		return err
+	})
+	return text, err
 }
 
 // Direct is a proxy function (http.Transport) for a server of this machine, whose address may be none that HTTPS_PROXY
