@@ -114,6 +114,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, upgradeCommand()),
 			inCategory(cluster, uninstallCommand()),
 			inCategory(cluster, addonsCommand()),
+			inCategory(cluster, datadir.Manifests()),
 			inCategory(data, datadir.Backup()),
 			inCategory(data, datadir.Snapshot()),
 			inCategory(data, datadir.Reset()),

@@ -4,6 +4,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,8 +63,13 @@ type Tunnel struct {
 	Problem     string    `json:"problem,omitempty"`
 }
 
-// ManifestsPath asks for the files of manifests (GET): a Manifests, in JSON.
-const ManifestsPath = "/manifests"
+// The requests about manifests.
+const (
+	ManifestsPath      = "/manifests"       // GET: a Manifests, in JSON
+	ManifestsApplyPath = "/manifests/apply" // POST: applies all files; a Manifests, in JSON
+	ManifestsPrunePath = "/manifests/prune" // POST: takes and returns a list of Stray, in JSON; an empty body only asks
+	All                = "all"              // ?all=true: also if there are no files
+)
 
 // PagePath asks where the page for people is (GET): its URL, in JSON.
 const PagePath = "/page"
@@ -73,13 +79,40 @@ type Manifests struct {
 	Dir     string     `json:"directory"`
 	Problem string     `json:"problem,omitempty"` // why nothing is applied
 	Files   []Manifest `json:"files,omitempty"`
+	Strays  []string   `json:"inNoFile,omitempty"` // the objects that the server has made and no file describes any more
+}
+
+// InNoFile says which objects no file describes any more. It is empty if there are none.
+func (m Manifests) InNoFile() string {
+	const most = 3
+	n := len(m.Strays)
+	if n == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d objects are in no file any more: ", n)
+	if n == 1 {
+		text = "1 object is in no file any more: "
+	}
+	text += strings.Join(m.Strays[:min(most, n)], ", ")
+	if n > most {
+		text += fmt.Sprintf(" and %d more", n-most)
+	}
+	return text + " (karve manifests prune shows and deletes them)"
+}
+
+// Stray is an object that the server has made from a file, and that no file describes any more.
+type Stray struct {
+	Object  string `json:"object"` // such as "Deployment.apps default/web"
+	UID     string `json:"uid"`
+	With    int64  `json:"with,omitempty"`    // objects that go with a Namespace or a CustomResourceDefinition
+	AtLeast bool   `json:"atLeast,omitempty"` // they may be more: an API did not answer
+	Problem string `json:"problem,omitempty"` // why it cannot be looked at or deleted
 }
 
 // The states of a file of manifests.
 const (
-	Applied  = "applied"
-	Failed   = "failed"   // at least a part of it
-	Removing = "removing" // the file is gone, and some of its objects cannot be deleted
+	Applied = "applied"
+	Failed  = "failed" // at least a part of it
 )
 
 // Manifest is the state of a file of manifests, or of a directory with a kustomization, whose name ends with a slash.
@@ -213,14 +246,39 @@ func (c *Client) Manifests(ctx context.Context) (*Manifests, error) {
 	return out, c.read(ctx, ManifestsPath, out)
 }
 
+// ApplyManifests applies all manifests of the server, and returns their state.
+func (c *Client) ApplyManifests(ctx context.Context) (*Manifests, error) {
+	out := &Manifests{}
+	return out, c.ask(ctx, http.MethodPost, ManifestsApplyPath, nil, nil, out)
+}
+
+// PruneManifests deletes the agreed ones of the objects that no manifest describes, and returns what became of them. Without agreed, it
+// returns all of these objects, and deletes none. The parameter is All.
+func (c *Client) PruneManifests(ctx context.Context, agreed []Stray, parameters ...string) (strays []Stray, err error) {
+	var body io.Reader
+	if agreed != nil {
+		text, err := json.Marshal(agreed)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(text)
+	}
+	return strays, c.ask(ctx, http.MethodPost, ManifestsPrunePath, parameters, body, &strays)
+}
+
 // Page returns the URL of the page for people. The error is [ErrUnknown] if the server is of a release that had none.
 func (c *Client) Page(ctx context.Context) (at string, err error) {
 	return at, c.read(ctx, PagePath, &at)
 }
 
-// read decodes the answer to a request.
+// read decodes the answer to a question.
 func (c *Client) read(ctx context.Context, path string, to any) error {
-	answer, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	return c.ask(ctx, http.MethodGet, path, nil, nil, to)
+}
+
+// ask decodes the answer to a request.
+func (c *Client) ask(ctx context.Context, method, path string, parameters []string, body io.Reader, to any) error {
+	answer, err := c.do(ctx, method, path, parameters, body)
 	if err != nil {
 		return err
 	}
@@ -264,14 +322,9 @@ func (c *Client) uses(header, file string) error {
 // Reset returns the cluster to a snapshot, or to the one in the data directory if from is
 // nil. The parameters are DryRun and Settle.
 func (c *Client) Reset(ctx context.Context, from io.Reader, parameters ...string) (*Result, error) {
-	answer, err := c.do(ctx, http.MethodPost, ResetPath, parameters, from)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
 	out := &Result{}
-	if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
-		return nil, fmt.Errorf("read the server's answer: %w", err)
+	if err := c.ask(ctx, http.MethodPost, ResetPath, parameters, from, out); err != nil {
+		return nil, err
 	}
 	return out, nil
 }

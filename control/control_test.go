@@ -146,3 +146,31 @@ func TestTheAnswerIsOfTheDatabaseThatWasAskedAbout(t *testing.T) {
 		t.Errorf("without the header: %v, want ErrUnknown", err)
 	}
 }
+
+func TestManifestsApplyAndPruneAsk(t *testing.T) {
+	var asked []string
+	c := client(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = append(asked, fmt.Sprintf("%s %s %s", r.Method, r.URL, body))
+		if r.URL.Path == ManifestsPrunePath {
+			io.WriteString(w, `[{"object":"Namespace shop","uid":"1","with":2}]`)
+			return
+		}
+		io.WriteString(w, `{"directory":"/d","inNoFile":["a","b","c","d"]}`)
+	}))
+	all, err := c.ApplyManifests(t.Context())
+	if want := "4 objects are in no file any more: a, b, c and 1 more (karve manifests prune shows and deletes them)"; err != nil || all.InNoFile() != want {
+		t.Errorf("apply: got %v, %v", all, err)
+	}
+	strays, err := c.PruneManifests(t.Context(), nil, All)
+	if err != nil || len(strays) != 1 || strays[0].With != 2 {
+		t.Errorf("prune: got %v, %v", strays, err)
+	}
+	if _, err := c.PruneManifests(t.Context(), strays); err != nil {
+		t.Error(err)
+	}
+	want := "POST /manifests/apply? \nPOST /manifests/prune?all=true \nPOST /manifests/prune? [{\"object\":\"Namespace shop\",\"uid\":\"1\",\"with\":2}]"
+	if got := strings.Join(asked, "\n"); got != want {
+		t.Errorf("asked\n%s\nwant\n%s", got, want)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/karve-k8s/karve/control"
@@ -69,20 +70,42 @@ func (c *cluster) has(t *testing.T, namespace, name, value string) {
 	})
 }
 
-// files returns the state of each file, as karve status has it.
-func (c *cluster) files(t *testing.T) map[string]control.Manifest {
+// asking calls ask with a client of the control socket.
+func asking[T any](t *testing.T, c *cluster, ask func(*control.Client) (T, error)) (T, error) {
 	t.Helper()
 	client := control.New(c.dir)
 	defer client.Close()
-	all, err := client.Manifests(t.Context())
+	return ask(client)
+}
+
+// applied applies all files now, and returns what karve status has about them.
+func (c *cluster) applied(t *testing.T) (*control.Manifests, map[string]control.Manifest) {
+	t.Helper()
+	all, err := asking(t, c, func(client *control.Client) (*control.Manifests, error) { return client.ApplyManifests(t.Context()) })
 	if err != nil {
 		t.Fatal(err)
+	}
+	if status, err := asking(t, c, func(client *control.Client) (*control.Manifests, error) { return client.Manifests(t.Context()) }); err != nil || len(status.Files) != len(all.Files) {
+		t.Errorf("status: got %+v, %v, want %+v", status, err, all)
 	}
 	out := map[string]control.Manifest{}
 	for _, f := range all.Files {
 		out[f.File] = f
 	}
-	return out
+	return all, out
+}
+
+// prune is `karve manifests prune`: with nil, it only asks.
+func (c *cluster) prune(t *testing.T, agreed []control.Stray, parameters ...string) (string, []control.Stray, error) {
+	t.Helper()
+	strays, err := asking(t, c, func(client *control.Client) ([]control.Stray, error) {
+		return client.PruneManifests(t.Context(), agreed, parameters...)
+	})
+	var names []string
+	for _, s := range strays {
+		names = append(names, fmt.Sprintf("%s %d", s.Object, s.With))
+	}
+	return strings.Join(names, "\n"), strays, err
 }
 
 // run runs a server on a directory, until the function that it returns is called.
@@ -121,7 +144,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	place(t, dir, "kept.yaml", manifest("", "kept", "1"))
 	place(t, dir, "half.yaml", manifest("", "half", "1")+"---\n"+manifest("", "rest", "1"))
 	place(t, dir, "refused.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\ndatum: {}\n---\n"+manifest("", "beside", "1"))
-	for name, value := range map[string]string{"number": "{a: 4815162342}", "list": "{a: [4815162342]}", "text": "'a 4815162342'", "block": "|\n  a\n  4815162342"} {
+	for name, value := range map[string]string{"number": "{a: 4815162342}", "list": "{a: [4815162342]}", "text": "'a 4815162342'", "block": "|\n  a\n  4815162342", "anchor": "{a: *4815162342}"} {
 		place(t, dir, "secret-"+name+".yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: "+name+"}\nstringData: "+value+"\n")
 	}
 
@@ -141,84 +164,172 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	}) {
 		t.Errorf("managers: got %v, %v", found.ManagedFields, err)
 	}
-	eventually.Nil(t, "the states of the files", func() error {
-		all := c.files(t)
-		for name, want := range map[string]string{
-			"a.yaml": "applied, 2: []", "b.yaml": "applied, 2: []", "c/namespace.json": "applied, 1: []", "d/": "applied, 1: []", "kept.yaml": "applied, 1: []",
-			"broken.yaml":        "failed, 0: [document 2: apiVersion is missing, or no text]",
-			"refused.yaml":       "failed, 1: [document 1: ConfigMap refused: ",
-			"secret-number.yaml": "failed, 0: [document 1: Secret number: ", "secret-list.yaml": "failed, 0: [document 1: Secret list: ",
-			"secret-text.yaml": "failed, 0: [document 1: Secret text: ", "secret-block.yaml": "failed, 0: [document 1: Secret block: ",
-		} {
-			f := all[name]
-			if strings.Contains(fmt.Sprint(f.Problems), "4815162342") {
-				t.Errorf("%s: the state has a secret: %s", name, f.Problems)
-			}
-			if got := fmt.Sprintf("%s, %d: %s", f.State, f.Objects, f.Problems); !strings.HasPrefix(got, want) {
-				return fmt.Errorf("%s: got %s, want %s", name, got, want)
-			}
+	_, all := c.applied(t)
+	for name, want := range map[string]string{
+		"a.yaml": "applied, 2: []", "b.yaml": "applied, 2: []", "c/namespace.json": "applied, 1: []", "d/": "applied, 1: []", "kept.yaml": "applied, 1: []",
+		"broken.yaml":        "failed, 0: [document 2: apiVersion is missing, or no text]",
+		"refused.yaml":       "failed, 1: [document 1: ConfigMap refused: ",
+		"secret-number.yaml": "failed, 0: [document 1: Secret number: ", "secret-list.yaml": "failed, 0: [document 1: Secret list: ",
+		"secret-text.yaml": "failed, 0: [document 1: Secret text: ", "secret-block.yaml": "failed, 0: [document 1: Secret block: ",
+		"secret-anchor.yaml": "failed, 0: [document 1: yaml: unknown anchor …]",
+	} {
+		f := all[name]
+		if strings.Contains(fmt.Sprint(f.Problems), "4815162342") {
+			t.Errorf("%s: the state has a secret: %s", name, f.Problems)
 		}
-		return nil
-	})
+		if got := fmt.Sprintf("%s, %d: %s", f.State, f.Objects, f.Problems); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
 	c.has(t, "default", "unseen", "")
 
 	if strings.Contains(fmt.Sprint(c.log), "4815162342") {
 		t.Errorf("the log has a secret:\n%s", c.log)
 	}
 
-	// A change, an object less, an object of somebody else, a move, a file that breaks, and files that go.
+	// A change, an object less, an object of somebody else, a move, a file that breaks or is empty, and files that go: all objects stay.
 	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Data: map[string]string{"key": "0"}})
 	moved := uid(t, c, "plain")
 	place(t, dir, "z.yaml", manifest("default", "plain", "2")+"---\n"+manifest("", "theirs", "1"))
 	place(t, dir, "a.yaml", manifest("shop", "goods", "2"))
 	place(t, dir, "d/made.yaml", manifest("", "made", "2"))
 	place(t, dir, "kept.yaml", "{")
-	place(t, dir, "half.yaml", manifest("", "half", "2")+"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: rest-}\n")
+	place(t, dir, "half.yaml", manifest("", "half", "2"))
+	place(t, dir, "c/namespace.json", "")
 	remove(t, dir, "b.yaml", "refused.yaml")
 	c.has(t, "default", "plain", "2")
 	c.has(t, "default", "theirs", "1")
 	c.has(t, "default", "half", "2")
 	c.has(t, "shop", "goods", "2")
 	c.has(t, "shop", "made", "2")
-	c.has(t, "default", "beside", "")
-	eventually.Nil(t, "the custom resource goes", func() error {
-		if _, err := widget.Get(t.Context(), "one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("got %v", err)
-		}
-		return nil
-	})
 	if got := uid(t, c, "plain"); got != moved {
 		t.Errorf("an object that moved to another file was made again")
 	}
-	c.has(t, "default", "kept", "1")
-	c.has(t, "default", "rest", "1")
-	if got := c.files(t)["half.yaml"]; got.State != control.Failed || got.Objects != 2 || !strings.HasPrefix(fmt.Sprint(got.Problems), "[document 2: ConfigMap: metadata.generateName is") {
-		t.Errorf("half.yaml: got %+v", got)
+	if whole, files := c.applied(t); len(whole.Strays) > 0 || files["kept.yaml"].State != control.Failed {
+		t.Errorf("while a file cannot be read: got %+v, want no objects in no file", whole)
+	}
+	if names, _, err := c.prune(t, nil, control.All); err == nil || !strings.Contains(err.Error(), "kept.yaml: ") {
+		t.Errorf("prune while a file cannot be read: got %s, %v", names, err)
 	}
 
-	// What changes while the server is off is done at its start.
+	// What changes while the server is off changes nothing of that.
 	stop()
-	remove(t, dir, "z.yaml")
+	remove(t, dir, "z.yaml", "kept.yaml", "broken.yaml", "secret-number.yaml", "secret-list.yaml", "secret-text.yaml", "secret-block.yaml", "secret-anchor.yaml")
 	place(t, dir, "a.yaml", manifest("shop", "goods", "3"))
 	c, stop = run(t, data)
 	c.has(t, "shop", "goods", "3")
-	c.has(t, "default", "plain", "")
+	c.says(t, "7 objects are in no file any more: ConfigMap default/beside", 1)
+	if _, err := c.CoreV1().ConfigMaps("shop").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "users"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	names, strays, err := c.prune(t, nil)
+	if want := "ConfigMap default/beside 0\nConfigMap default/kept 0\nConfigMap default/plain 0\nConfigMap default/rest 0\n" +
+		"CustomResourceDefinition.apiextensions.k8s.io widgets.example.com 1\nNamespace shop 3\nWidget.example.com default/one 0"; err != nil || names != want {
+		t.Errorf("prune: got\n%s\n%v\nwant\n%s", names, err, want)
+	}
+
+	// Only what was agreed on is deleted, and only as long as it is the same object. The rest stays in no file.
+	stale := slices.Clone(strays)
+	for n := range stale {
+		stale[n].UID += "0"
+	}
+	if names, _, err := c.prune(t, stale); err != nil || names != "" {
+		t.Errorf("other objects with the names: got %s, %v, want none deleted", names, err)
+	}
+	agreed := slices.DeleteFunc(slices.Clone(strays), func(s control.Stray) bool {
+		return s.Object == "Namespace shop" || strings.HasSuffix(s.Object, "/kept")
+	})
+	if _, done, err := c.prune(t, agreed); err != nil || len(done) != len(agreed) || slices.ContainsFunc(done, func(s control.Stray) bool { return s.Problem != "" }) {
+		t.Errorf("prune: got %+v, %v", done, err)
+	}
+	for _, name := range []string{"beside", "plain", "rest"} {
+		c.has(t, "default", name, "")
+	}
 	c.has(t, "default", "theirs", "1")
 	c.has(t, "default", "kept", "1")
-	c.has(t, "default", "rest", "1")
+	c.has(t, "shop", "goods", "3")
+	eventually.Nil(t, "the definition goes", func() error {
+		if names, _, err := c.prune(t, nil); err != nil || names != "ConfigMap default/kept 0\nNamespace shop 3" {
+			return fmt.Errorf("got %s, %v", names, err)
+		}
+		return nil
+	})
 
-	// Without the directory, all stays; in an empty one, nothing does.
+	// Of two files with one object, both are named. When one of them goes, nothing happens.
+	place(t, dir, "k1.yaml", manifest("", "kept", "2"))
+	place(t, dir, "k2.yaml", manifest("", "kept", "3"))
+	kept := uid(t, c, "kept")
+	_, all = c.applied(t)
+	for name, other := range map[string]string{"k1.yaml": "k2.yaml", "k2.yaml": "k1.yaml"} {
+		if got, want := fmt.Sprint(all[name].State, all[name].Problems), "failed[ConfigMap default/kept is in "+other+", too]"; got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+	c.has(t, "default", "kept", "2")
+	remove(t, dir, "k1.yaml")
+	c.has(t, "default", "kept", "3")
+	if got := uid(t, c, "kept"); got != kept {
+		t.Error("an object in two files was made again")
+	}
+
+	// An extension API server that is away fails its own file only, and its objects are neither forgotten nor in the way.
+	api := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+	if _, err := api.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1.away.example.com"},
+		"spec": map[string]any{"group": "away.example.com", "version": "v1", "groupPriorityMinimum": int64(1), "versionPriority": int64(1), "insecureSkipTLSVerify": true,
+			"service": map[string]any{"namespace": "default", "name": "away"}},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	place(t, dir, "away.yaml", "apiVersion: away.example.com/v1\nkind: Thing\nmetadata: {name: one}\n")
+	place(t, dir, "half.yaml", manifest("", "half", "3"))
+	eventually.Nil(t, "the API is known to be away", func() error {
+		_, all := c.applied(t)
+		if f := all["away.yaml"]; !strings.Contains(fmt.Sprint(f.Problems), "the API away.example.com/v1 does not answer") || all["half.yaml"].State != control.Applied {
+			return fmt.Errorf("got %+v", all)
+		}
+		return nil
+	})
+	c.has(t, "default", "half", "3")
+	remove(t, dir, "away.yaml")
+	inventory, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "karve-manifests", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inventory.Data["objects"] = strings.Replace(inventory.Data["objects"], "[", `["Thing.away.example.com default/one",`, 1)
+	if _, err := c.CoreV1().ConfigMaps("kube-system").Update(t.Context(), inventory, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if names, strays, err := c.prune(t, nil); err != nil || names != "Namespace shop 3\nThing.away.example.com default/one 0" || strays[1].Problem == "" {
+			t.Errorf("with an API that is away: got %s, %+v, %v", names, strays, err)
+		}
+	}
+
+	// Without the directory, or in an empty one, all stays until --all.
 	away := filepath.Join(data, "away")
 	if err := os.Rename(dir, away); err != nil {
 		t.Fatal(err)
 	}
-	c.says(t, "what it has made stays", 1)
-	c.has(t, "default", "kept", "1")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if whole, _ := c.applied(t); len(whole.Strays) < 5 || len(whole.Files) > 0 || whole.Problem != "" {
+			t.Errorf("without files: got %+v, want all objects in no file", whole)
+		}
+		if names, _, err := c.prune(t, nil); err == nil || !strings.Contains(err.Error(), "--all") {
+			t.Errorf("without files: got %s, %v, want a refusal", names, err)
+		}
+		_ = os.Mkdir(dir, 0o700) // empty
+	}
+	_, strays, err = c.prune(t, nil, control.All)
+	if err == nil {
+		_, _, err = c.prune(t, strays, control.All)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 	c.has(t, "default", "kept", "")
-	c.has(t, "default", "rest", "")
+	c.has(t, "shop", "goods", "")
+	c.has(t, "default", "theirs", "1")
 	stop()
 }
 
@@ -258,6 +369,9 @@ func TestOneOfSeveralServersAppliesManifests(t *testing.T) {
 	second.has(t, "default", "shared", "2")
 	first.says(t, applied, 2)
 	second.says(t, applied, 0)
+	if _, err := asking(t, second, func(client *control.Client) (*control.Manifests, error) { return client.ApplyManifests(t.Context()) }); err == nil || !strings.Contains(err.Error(), "another one leads") {
+		t.Errorf("asked where another server leads: got %v, want an error", err)
+	}
 	first.end(t)
 	second.says(t, applied, 1)
 	place(t, dir, "a.yaml", manifest("", "shared", "3"))

@@ -160,7 +160,7 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 	if s.State != stateStopped {
 		s.Tunnels = asked(ctx, dir, (*control.Client).Tunnels)
 		s.Page = asked(ctx, dir, (*control.Client).Page)
-		if all := asked(ctx, dir, (*control.Client).Manifests); all != nil && (all.Problem != "" || len(all.Files) > 0) {
+		if all := asked(ctx, dir, (*control.Client).Manifests); all != nil && (all.Problem != "" || len(all.Files)+len(all.Strays) > 0) {
 			s.Manifests = all
 		}
 	}
@@ -299,6 +299,9 @@ func describeManifests(all control.Manifests, line func(name, format string, arg
 	if all.Problem != "" {
 		line("manifests", "%s", in(output.Red, output.Printable(all.Problem)))
 	}
+	if text := all.InNoFile(); text != "" {
+		line("manifests", "%s", in(output.Yellow, output.Printable(text)))
+	}
 	for _, f := range all.Files {
 		line("manifests", "%s: %s, objects: %d", output.Printable(f.File), in(colours[f.State], f.State), f.Objects)
 		for _, p := range f.Problems {
@@ -310,7 +313,7 @@ func describeManifests(all control.Manifests, line func(name, format string, arg
 // colours are those of states of servers and manifests.
 var colours = map[string]output.Colour{
 	stateReady: output.Green, stateStarting: output.Yellow, stateNotReady: output.Yellow, stateStopped: output.Red, stateUnknown: output.Red,
-	control.Applied: output.Green, control.Removing: output.Yellow, control.Failed: output.Red,
+	control.Applied: output.Green, control.Failed: output.Red,
 }
 
 // paint is what colours a text.

@@ -217,6 +217,7 @@ func TestCompletion(t *testing.T) {
 		{"karve run --log-format j", "json"},
 		{"karve status -o -", "json table"},
 		{"karve addons apply coredns -o -", "yaml"},
+		{"karve manifests -", "apply prune"},
 		{"karve server --data-dir -", ""}, // a file: the shell's own proposals
 		{"karve completion -", "bash fish zsh"},
 		{"karve version -", ""},

@@ -25,6 +25,15 @@ func safe(path string, info fs.FileInfo) error {
 	return fmt.Errorf("%s has mode %04o, so other users could become administrators: run chmod go-w %[1]s", path, info.Mode().Perm())
 }
 
+// version differs after a change that keeps size and time of modification, as of an image whose files have one fixed time.
+func version(path string) string {
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(stat.Dev, stat.Ino, stat.Ctim.Nano())
+}
+
 // volume reports whether a directory is itself where something is mounted read-only, such as a ConfigMap, which has mode 0777. Below that, modes
 // count: the sandbox of a service (ProtectSystem=) shows everything read-only, but other users can write there.
 func volume(dir string, stat *syscall.Stat_t) bool {

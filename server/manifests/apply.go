@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,9 +21,13 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/control"
 )
 
 const (
@@ -31,11 +37,14 @@ const (
 
 var definitions = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
 
-// cluster has the clients of one pass.
+// cluster has the clients, and the inventory as it was read last.
 type cluster struct {
-	*kubernetes.Clientset
-	dynamic dynamic.Interface
-	mapper  *restmapper.DeferredDiscoveryRESTMapper
+	inventory typedcore.ConfigMapInterface
+	stored    *corev1.ConfigMap // nil: there is none
+	dynamic   dynamic.Interface
+	metadata  metadata.Interface
+	discovery discovery.CachedDiscoveryInterface
+	mapper    *restmapper.DeferredDiscoveryRESTMapper
 }
 
 func connect(config *rest.Config) (*cluster, error) {
@@ -50,11 +59,19 @@ func connect(config *rest.Config) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := dynamic.NewForConfigAndClient(config, http)
+	objects, err := dynamic.NewForConfigAndClient(config, http)
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{typed, client, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery.NewDiscoveryClient(typed.RESTClient())))}, nil
+	names, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), http)
+	if err != nil {
+		return nil, err
+	}
+	kinds := memory.NewMemCacheClient(discovery.NewDiscoveryClient(typed.RESTClient()))
+	return &cluster{
+		inventory: typed.CoreV1().ConfigMaps(namespace), dynamic: objects, metadata: names,
+		discovery: kinds, mapper: restmapper.NewDeferredDiscoveryRESTMapper(kinds),
+	}, nil
 }
 
 // desired is an object that is to be applied.
@@ -62,6 +79,7 @@ type desired struct {
 	object
 	mapping *meta.RESTMapping
 	id      id
+	of      *state
 }
 
 // first reports whether others may need the object: it is applied before them and deleted after them.
@@ -74,7 +92,7 @@ func (c *cluster) resolve(o object) (*desired, error) {
 	kind := o.GroupVersionKind()
 	mapping, err := c.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("the cluster has no kind %s in %s", kind.Kind, o.GetAPIVersion())
+		err = cmp.Or(c.away(kind.Group), fmt.Errorf("the cluster has no kind %s in %s", kind.Kind, o.GetAPIVersion()))
 	}
 	if err != nil {
 		return nil, err
@@ -84,7 +102,22 @@ func (c *cluster) resolve(o object) (*desired, error) {
 	} else if o.GetNamespace() == "" {
 		o.SetNamespace(metav1.NamespaceDefault)
 	}
-	return &desired{o, mapping, makeID(kind.GroupKind(), o.GetNamespace(), o.GetName())}, nil
+	return &desired{object: o, mapping: mapping, id: makeID(kind.GroupKind(), o.GetNamespace(), o.GetName())}, nil
+}
+
+// away returns an error if the API of a group does not answer, as that of an extension API server: nobody knows its kinds then.
+func (c *cluster) away(group string) error {
+	_, _, err := c.discovery.ServerGroupsAndResources()
+	failed, partly := discovery.GroupDiscoveryFailedErrorGroups(err)
+	if !partly {
+		return err
+	}
+	for version, err := range failed {
+		if version.Group == group {
+			return fmt.Errorf("the API %s does not answer: %w", version, err)
+		}
+	}
+	return nil
 }
 
 // apply creates or changes an object. One that exists and is not the inventory's is not made part of it.
@@ -117,28 +150,46 @@ func (c *cluster) apply(ctx context.Context, d *desired) error {
 	return err
 }
 
-// remove deletes an object if the inventory has made it, and reports whether it has.
-func (c *cluster) remove(ctx context.Context, i id) (bool, error) {
+// find returns an object if the inventory has made it, and otherwise nil.
+func (c *cluster) find(ctx context.Context, i id) *control.Stray {
 	kind, namespace, name := i.split()
+	stray := &control.Stray{Object: string(i)}
 	mapping, err := c.mapper.RESTMapping(kind)
 	if meta.IsNoMatchError(err) {
-		return false, nil // its kind is gone, and so is the object
+		if err = c.away(kind.Group); err == nil {
+			return nil // its kind is gone, and so is the object
+		}
+	}
+	if err == nil {
+		var found *unstructured.Unstructured
+		found, err = c.dynamic.Resource(mapping.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && (found.GetLabels()[partOfLabel] != setID || found.GetDeletionTimestamp() != nil) {
+			return nil
+		}
+		if err == nil {
+			stray.UID = string(found.GetUID())
+		}
 	}
 	if err != nil {
-		return false, err
+		stray.Problem = withoutQuotes(err)
 	}
-	client := c.dynamic.Resource(mapping.Resource).Namespace(namespace)
-	found, err := client.Get(ctx, name, metav1.GetOptions{})
-	own := err == nil && found.GetLabels()[partOfLabel] == setID && found.GetDeletionTimestamp() == nil
-	if own {
-		err = client.Delete(ctx, name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: ptr.To(found.GetUID())}, PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
-		})
+	return stray
+}
+
+// delete deletes the object that has this UID.
+func (c *cluster) delete(ctx context.Context, i id, uid string) error {
+	kind, namespace, name := i.split()
+	mapping, err := c.mapper.RESTMapping(kind)
+	if err != nil {
+		return err
 	}
+	err = c.dynamic.Resource(mapping.Resource).Namespace(namespace).Delete(ctx, name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID(uid))}, PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+	})
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return nil
 	}
-	return own && err == nil, err
+	return err
 }
 
 // established waits until a definition's custom resources can be made, or for a while.

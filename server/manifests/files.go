@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"sigs.k8s.io/kustomize/api/konfig"
 )
@@ -19,22 +17,21 @@ import (
 // maxFile is the size of the largest file that is read.
 const maxFile = 16 << 20
 
-// unit is what is applied as a whole: a file, or a directory with a kustomization.
+// extensions are those of manifests.
+var extensions = []string{".yaml", ".yml", ".json"}
+
+// unit is what is applied as a whole: a file, or a directory with a kustomization. A directory that cannot be read is one, too.
 type unit struct {
-	name      string // relative to the directory, with slashes; that of a kustomization ends with one
+	name      string // relative to the directory, with slashes; that of a directory ends with one
 	path      string
 	kustomize bool
-	stamp     string    // differs after each change
-	newest    time.Time // the time of the last change
-	err       error     // why it cannot be read
+	stamp     string // differs after each change
+	err       error  // why it cannot be read
 }
 
 // add makes the stamp depend on a file.
 func (u *unit) add(real string, info fs.FileInfo) {
-	u.stamp += fmt.Sprintf("%s %d %d\n", real, info.Size(), info.ModTime().UnixNano())
-	if info.ModTime().After(u.newest) {
-		u.newest = info.ModTime()
-	}
+	u.stamp += fmt.Sprintf("%s %d %d %s\n", real, info.Size(), info.ModTime().UnixNano(), version(real))
 	if !info.Mode().IsRegular() || info.Size() > maxFile {
 		u.fail(fmt.Errorf("%s is no regular file of at most %d MiB", real, maxFile>>20))
 	}
@@ -70,7 +67,7 @@ func readFile(path string) ([]byte, error) {
 	if err == nil && len(text) > maxFile {
 		err = fmt.Errorf("%s has more than %d MiB", path, maxFile>>20)
 	}
-	return bytes.TrimPrefix(text, []byte("\ufeff")), err
+	return text, err
 }
 
 // ignored reports whether a name is that of a hidden or an editor's temporary file.
@@ -97,6 +94,19 @@ type scanner struct {
 	root  string
 	seen  map[string]bool // directories, against loops of links
 	units []*unit
+}
+
+// below adds what a directory below the root has. One that cannot be read does not keep others from being applied.
+func (s *scanner) below(dir, name string, in *unit) {
+	err := s.directory(dir, name, in)
+	if err == nil || errors.Is(err, fs.ErrNotExist) { // it has just been removed
+		return
+	}
+	if in == nil {
+		in = &unit{name: name + "/"}
+		s.units = append(s.units, in)
+	}
+	in.fail(err)
 }
 
 // directory adds what a directory has to the unit in, or else as units.
@@ -132,14 +142,12 @@ func (s *scanner) directory(dir, name string, in *unit) error {
 			continue // it has just been removed
 		}
 		if err == nil && info.IsDir() {
-			if err := s.directory(real, name, in); err != nil {
-				return err
-			}
+			s.below(real, name, in)
 			continue
 		}
 		to := in
 		if in == nil {
-			if !slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) {
+			if !slices.Contains(extensions, path.Ext(name)) {
 				continue
 			}
 			to = &unit{name: name, path: real}

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,14 +14,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // manager is the field manager, and the name of the ConfigMap with the inventory.
 const (
 	manager   = "karve-manifests"
 	namespace = metav1.NamespaceSystem
-	filesKey  = "files"
+	listKey   = "objects"
+	filesKey  = "files" // of earlier releases: the objects of each file
 )
 
 // The labels of an ApplySet (KEP-3659), by which other tools know whose objects these are.
@@ -55,87 +54,69 @@ func (i id) split() (kind schema.GroupKind, namespace, name string) {
 	return schema.ParseGroupKind(of), namespace, name
 }
 
-// inventory has the objects of each unit.
-type inventory map[string][]id
+// inventory has the objects of all files, and those that no file describes any more, sorted.
+type inventory []id
 
-// with returns the inventory with the ids of a unit in addition.
-func (inv inventory) with(unit string, ids []id) inventory {
-	out := maps.Clone(inv)
-	all := slices.Concat(inv[unit], ids)
+// with returns the inventory with more objects.
+func (inv inventory) with(ids ...id) inventory {
+	all := slices.Concat(inv, ids)
 	slices.Sort(all)
-	if all = slices.Compact(all); len(all) > 0 {
-		out[unit] = all
-	}
-	return out
+	return slices.Compact(all)
 }
 
-// surplus returns the objects of an inventory that no unit has any more, with the unit that had them.
-func (inv inventory) surplus(known map[string]*state) map[id]string {
-	wanted := map[id]bool{}
-	for unit, ids := range inv {
-		if s := known[unit]; s != nil && s.keeps {
-			for _, i := range ids {
-				wanted[i] = true
-			}
-		}
-	}
-	for _, s := range known {
-		for _, i := range s.ids {
-			wanted[i] = true
-		}
-	}
-	out := map[id]string{}
-	for unit, ids := range inv {
-		for _, i := range ids {
-			if !wanted[i] {
-				out[i] = unit
-			}
-		}
-	}
-	return out
-}
-
-// load returns the inventory and the ConfigMap that has it; nil if there is none.
-func load(ctx context.Context, client typedcore.ConfigMapInterface) (inventory, *corev1.ConfigMap, error) {
-	inv := inventory{}
-	stored, err := client.Get(ctx, manager, metav1.GetOptions{})
+// load reads the inventory.
+func (c *cluster) load(ctx context.Context) (all inventory, err error) {
+	c.stored, err = c.inventory.Get(ctx, manager, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return inv, nil, nil
+		c.stored = nil
+		return nil, nil
 	}
 	if err == nil {
-		err = json.Unmarshal([]byte(stored.Data[filesKey]), &inv)
+		all, err = listed(c.stored.Data)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the inventory, ConfigMap %s/%s: %w", namespace, manager, err)
+		return nil, fmt.Errorf("read the inventory, ConfigMap %s/%s: %w", namespace, manager, err)
 	}
-	return inv, stored, nil
+	return all, nil
 }
 
-// store writes the inventory unless stored has it, and returns what is stored then. Another writer is an error.
-func (inv inventory) store(ctx context.Context, client typedcore.ConfigMapInterface, stored *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	if stored == nil && len(inv) == 0 {
-		return nil, nil
+// listed reads the data of the ConfigMap.
+func listed(data map[string]string) (all inventory, err error) {
+	if text, found := data[filesKey]; found {
+		files := map[string][]id{}
+		err = json.Unmarshal([]byte(text), &files)
+		for _, ids := range files {
+			all = all.with(ids...)
+		}
+		return all, err
+	}
+	return all, json.Unmarshal([]byte(data[listKey]), &all)
+}
+
+// store writes the inventory, unless it is what was read. If somebody else has written it meanwhile, that is an error.
+func (c *cluster) store(ctx context.Context, inv inventory) error {
+	if c.stored == nil && len(inv) == 0 {
+		return nil
 	}
 	text, err := json.MarshalIndent(inv, "", " ")
 	if err != nil {
-		return stored, err
+		return err
 	}
 	now := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: manager, Namespace: namespace}}
-	if stored != nil {
-		now = stored.DeepCopy()
+	if c.stored != nil {
+		now = c.stored.DeepCopy()
 	}
-	now.Data = map[string]string{filesKey: string(text)}
+	now.Data = map[string]string{listKey: string(text)}
 	metav1.SetMetaDataLabel(&now.ObjectMeta, idLabel, setID)
-	if reflect.DeepEqual(now, stored) {
-		return stored, nil
-	}
-	if stored == nil {
-		now, err = client.Create(ctx, now, metav1.CreateOptions{FieldManager: manager})
-	} else {
-		now, err = client.Update(ctx, now, metav1.UpdateOptions{FieldManager: manager})
+	switch {
+	case c.stored == nil:
+		now, err = c.inventory.Create(ctx, now, metav1.CreateOptions{FieldManager: manager})
+	case !reflect.DeepEqual(now, c.stored):
+		now, err = c.inventory.Update(ctx, now, metav1.UpdateOptions{FieldManager: manager})
 	}
 	if err != nil {
-		return stored, fmt.Errorf("write the inventory: %w", err)
+		return fmt.Errorf("write the inventory: %w", err)
 	}
-	return now, nil
+	c.stored = now
+	return nil
 }

@@ -89,12 +89,18 @@ func (l *localFiles) read(path string) ([]byte, error) {
 		return nil, err
 	}
 	text, err := readFile(real)
-	if err == nil && l.kustomizations[path] {
-		if err = local(text); err != nil {
-			err = fmt.Errorf("%s: %w", filepath.Base(path), err)
+	if err == nil && (l.kustomizations[path] || slices.Contains(extensions, filepath.Ext(path))) { // other files are data, and stay as they are
+		if text, err = plain(text); err == nil {
+			err = separate(text)
 		}
 	}
-	return text, err
+	if err == nil && l.kustomizations[path] {
+		err = local(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	return text, nil
 }
 
 // local refuses a kustomization that would fetch something or run a program.

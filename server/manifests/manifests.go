@@ -1,16 +1,15 @@
-// Package manifests applies the files of a directory to the cluster, and deletes the objects of files that are removed.
+// Package manifests applies the files of a directory to the cluster. It deletes nothing by itself: it reports the objects that no file
+// describes any more, and deletes them when told to.
 package manifests
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,15 +17,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/panics"
 	"github.com/karve-k8s/karve/server/election"
 )
 
-// How often the directory is looked at, and for how long a file must not have changed.
+// How often the directory is looked at, how soon after a change, and when what has failed is tried again.
 const (
 	lookEvery  = 3 * time.Second
-	quiet      = 500 * time.Millisecond
+	lookSoon   = 500 * time.Millisecond
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 )
@@ -45,12 +43,16 @@ type Options struct {
 type Manifests struct {
 	Options
 
+	one  chan struct{}   // has a value while somebody uses the watcher
+	now  *watcher        // nil while this server does not apply files
+	term context.Context // of now
+
 	mu     sync.Mutex
 	status control.Manifests
 }
 
 // New returns the part. It looks at the directory in Run.
-func New(o Options) *Manifests { return &Manifests{Options: o} }
+func New(o Options) *Manifests { return &Manifests{Options: o, one: make(chan struct{}, 1)} }
 
 // Run applies the files while this server leads, until ctx ends. It is ready immediately: no file keeps a server from
 // becoming ready.
@@ -61,21 +63,48 @@ func (m *Manifests) Run(ctx context.Context, ready func()) error {
 			m.tell(nil, errors.New("another server leads, and applies the files of its directory"))
 		}
 	}
-	return m.Election.Follow(ctx, standby,
-		func(ctx context.Context, term *election.Term) error {
-			w := &watcher{Manifests: m, client: term.Fence(m.Connect()), known: map[string]*state{}, retry: firstRetry}
-			for {
-				next := lookEvery
-				if err := panics.Catch(func() error { next = w.look(ctx); return nil }); err != nil {
-					m.tell(w.known, err)
-				}
-				select {
-				case <-time.After(next):
-				case <-ctx.Done():
-					return nil
-				}
-			}
-		})
+	return m.Election.Follow(ctx, standby, m.lead)
+}
+
+// lead applies the files during a term.
+func (m *Manifests) lead(ctx context.Context, term *election.Term) error {
+	set := func(w *watcher) {
+		m.one <- struct{}{}
+		m.now, m.term = w, ctx
+		<-m.one
+	}
+	w := &watcher{Manifests: m, client: term.Fence(m.Connect()), known: map[string]*state{}, logged: map[string]string{}}
+	set(w)
+	defer set(nil)
+	for {
+		next := lookEvery
+		err := m.during(ctx, func(ctx context.Context, w *watcher) error { next = w.look(ctx, settled); return nil })
+		if err != nil && ctx.Err() == nil {
+			m.tell(w, err)
+		}
+		select {
+		case <-time.After(next):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// during calls do while this server applies the files, and nothing else does. ctx ends with the term.
+func (m *Manifests) during(ctx context.Context, do func(context.Context, *watcher) error) error {
+	select {
+	case m.one <- struct{}{}:
+		defer func() { <-m.one }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if m.now == nil {
+		return errors.New("this server does not apply manifests now: another one leads, as karve status says, or it is not ready yet")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(m.term, cancel)()
+	return panics.Catch(func() error { return do(ctx, m.now) })
 }
 
 // Status returns the state of each file.
@@ -85,30 +114,35 @@ func (m *Manifests) Status() control.Manifests {
 	return m.status
 }
 
-// tell makes the status, and logs a problem of the directory that is new.
-func (m *Manifests) tell(known map[string]*state, problem error) {
+// Apply applies all files, also those that have not changed, and returns their states.
+func (m *Manifests) Apply(ctx context.Context) (control.Manifests, error) {
+	err := m.during(ctx, func(ctx context.Context, w *watcher) error { w.look(ctx, everything); return ctx.Err() })
+	return m.Status(), err
+}
+
+// tell makes the status, and logs what is new.
+func (m *Manifests) tell(w *watcher, problem error) {
 	now := control.Manifests{Dir: m.Dir}
 	if problem != nil {
-		now.Problem = problem.Error()
+		now.Problem = withoutQuotes(problem)
 	}
-	for _, name := range slices.Sorted(maps.Keys(known)) {
-		now.Files = append(now.Files, known[name].Manifest)
+	if w != nil {
+		for _, name := range slices.Sorted(maps.Keys(w.known)) {
+			now.Files = append(now.Files, w.known[name].told())
+		}
+		for _, s := range w.strays {
+			now.Strays = append(now.Strays, s.Object)
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if problem != nil && now.Problem != m.status.Problem && known != nil {
-		m.Log.Warnf("manifests: %v", problem)
+	if w != nil && problem != nil && now.Problem != m.status.Problem {
+		m.Log.Warnf("manifests: %s", now.Problem)
+	}
+	if text := now.InNoFile(); text != "" && text != m.status.InNoFile() {
+		m.Log.Infof("manifests: %s", text)
 	}
 	m.status = now
-}
-
-// state is what is known of a unit.
-type state struct {
-	control.Manifest
-	stamp string
-	ids   []id
-	keeps bool // what it has applied before stays: a part of it cannot be read, or it has kinds that the cluster does not have
-	again bool // the cluster has refused something
 }
 
 // watcher applies the files during a term.
@@ -117,253 +151,109 @@ type watcher struct {
 	client   *rest.Config
 	*cluster // nil until something is to be done
 
-	known  map[string]*state
-	stamps map[string]string // of the last look
-	pruned bool              // nothing is left to delete
+	known  map[string]*state // by the names of the units
+	stamps map[string]string // of the last look; nil: there was none, or it failed
+	strays []control.Stray   // the objects that no file describes any more
+	logged map[string]string // of each unit
 	retry  time.Duration
-	next   time.Time // of the next try of what was refused; zero: nothing was
+	next   time.Time // of the next pass without a unit that has changed; zero: none is necessary
 }
 
-// look applies what has changed, and returns how long to wait until the next look. It deletes what is left over when two looks have
-// seen the same files.
-func (w *watcher) look(ctx context.Context) time.Duration {
+// scope is which units a look applies.
+type scope int
+
+const (
+	settled    scope = iota // those that have changed, once two looks have seen the same: a file may still be being written
+	changed                 // those that have changed or failed
+	everything              // all
+)
+
+// look applies what is in the scope, and returns how long to wait until the next look.
+func (w *watcher) look(ctx context.Context, s scope) time.Duration {
 	units, err := scan(w.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if w.stamps != nil {
-			w.Log.Infof("manifests: there is no %s any more; what it has made stays", w.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.stamps, w.strays = nil, nil
+		w.tell(w, err)
+		return lookEvery
+	}
+	todo, pending := w.choose(units, s)
+	if len(todo) > 0 || w.due() && !pending {
+		err := w.pass(ctx, todo, !pending)
+		if w.plan(err); pending || ctx.Err() != nil { // the client that asked may have gone away
+			w.next = time.Now()
 		}
-		w.known, w.stamps, w.pruned, w.next = map[string]*state{}, nil, false, time.Time{}
-		w.tell(nil, nil)
+		if ctx.Err() == nil {
+			w.tell(w, err)
+		}
+	}
+	switch {
+	case pending:
+		return lookSoon
+	case w.next.IsZero():
 		return lookEvery
 	}
-	if err != nil {
-		w.tell(w.known, err)
-		return lookEvery
-	}
-	before, again, unstable := w.stamps, !w.next.IsZero() && time.Now().After(w.next), false
+	return min(lookEvery, max(lookSoon, time.Until(w.next)))
+}
+
+// due reports whether it is time to try again.
+func (w *watcher) due() bool { return !w.next.IsZero() && !time.Now().Before(w.next) }
+
+// choose forgets the units that are gone, and returns those that are to be applied now. Others are pending. Any change makes what has
+// failed try again: it may have waited for that.
+func (w *watcher) choose(units []*unit, s scope) (todo []*unit, pending bool) {
+	before := w.stamps
 	w.stamps = map[string]string{}
-	var todo []*unit
 	for _, u := range units {
 		w.stamps[u.name] = u.stamp
-		s := w.known[u.name]
-		switch changed := s == nil || s.stamp != u.stamp; {
-		case changed && before[u.name] != u.stamp && time.Since(u.newest) < quiet:
-			unstable = true
-		case changed:
-			w.retry = firstRetry
-			todo = append(todo, u)
-		case s.again && again:
-			todo = append(todo, u)
-		}
 	}
-	same := before != nil && maps.EqualFunc(before, w.stamps, func(string, string) bool { return true })
-	w.pruned = w.pruned && same && len(todo) == 0
-	if !same && !w.next.IsZero() { // what was removed does not wait for other files
+	maps.DeleteFunc(w.known, func(name string, _ *state) bool { return w.stamps[name] == "" })
+	if before == nil || !maps.Equal(before, w.stamps) {
 		w.retry, w.next = firstRetry, time.Now()
 	}
-	if prune := same && !unstable; len(todo) > 0 || prune && !w.pruned && (again || w.next.IsZero()) {
-		err = w.pass(ctx, todo, prune)
-		if ctx.Err() != nil {
-			return 0
+	for _, u := range units {
+		k := w.known[u.name]
+		fresh := k == nil || k.stamp != u.stamp
+		switch {
+		case s == everything, fresh && (s == changed || before == nil || before[u.name] == u.stamp):
+			todo = append(todo, u)
+		case fresh:
+			pending = true
+		case k.again && (s == changed || w.due()):
+			todo = append(todo, u)
 		}
-		w.plan(err)
 	}
-	w.tell(w.known, err)
-	if unstable || !w.pruned && w.next.IsZero() {
-		return quiet
-	}
-	if w.next.IsZero() {
-		return lookEvery
-	}
-	return min(lookEvery, max(quiet, time.Until(w.next)))
+	return todo, pending
 }
 
-// plan decides when to try again.
+// plan decides when to try again. Objects in no file may be deleted by somebody else: then nothing is to be reported.
 func (w *watcher) plan(err error) {
 	failed := err != nil
 	for _, s := range w.known {
 		failed = failed || s.again
 	}
-	w.next = time.Time{}
-	if failed {
+	switch w.next = (time.Time{}); {
+	case failed:
 		w.next = time.Now().Add(w.retry)
 		w.retry = min(2*w.retry, lastRetry)
+	case len(w.strays) > 0:
+		w.next = time.Now().Add(lastRetry)
 	}
 }
 
-// batch is a unit that is being applied.
-type batch struct {
-	*state
-	objects []object
+// state is what is known of a unit.
+type state struct {
+	control.Manifest // its problems are those of the unit itself
+	stamp            string
+	ids              []id
+	shared           []string // problems: other units describe the same objects
+	partial          bool     // it may describe more objects, since a part cannot be read or its kind is not there
+	again            bool     // something was refused, and is tried again
 }
 
-// pass applies units, and deletes what is left over. The error is of the whole pass; those of the units are in their states.
-func (w *watcher) pass(ctx context.Context, todo []*unit, prune bool) error {
-	if w.cluster == nil {
-		var err error
-		if w.cluster, err = connect(w.client); err != nil {
-			return err
-		}
-	}
-	batches := make([]batch, 0, len(todo))
-	for _, u := range todo {
-		b := batch{state: &state{Manifest: control.Manifest{File: u.name}, stamp: u.stamp}}
-		err := panics.Catch(func() (err error) { b.objects, err = u.read(); return err })
-		if err != nil {
-			b.Problems, b.keeps = strings.Split(withoutQuotes(err), "\n"), true
-		}
-		batches = append(batches, b)
-	}
-	now, err := scan(w.Dir)
-	if err != nil {
-		return err
-	}
-	batches = slices.DeleteFunc(batches, func(b batch) bool { // it has changed meanwhile
-		changed := !slices.ContainsFunc(now, func(u *unit) bool { return u.name == b.File && u.stamp == b.stamp })
-		prune = prune && !changed
-		return changed
-	})
-
-	w.mapper.Reset()
-	defer w.mapper.Reset() // gives back its memory
-	client := w.CoreV1().ConfigMaps(namespace)
-	inv, stored, err := load(ctx, client)
-	if err != nil {
-		return err
-	}
-	owners := map[id]string{}
-	for name, s := range w.known {
-		for _, i := range s.ids {
-			if !slices.ContainsFunc(batches, func(b batch) bool { return b.File == name }) {
-				owners[i] = name
-			}
-		}
-	}
-	for _, early := range []bool{true, false} {
-		var all []*desired
-		of := map[*desired]*state{}
-		for _, b := range batches {
-			for _, o := range b.objects {
-				if first(o.GroupVersionKind().GroupKind()) != early {
-					continue
-				}
-				d, err := w.resolve(o)
-				if err == nil && owners[d.id] != "" {
-					err = fmt.Errorf("it is in %s already", owners[d.id])
-				} else if err != nil {
-					b.keeps = true
-				}
-				if err != nil {
-					b.refused(o, err)
-					continue
-				}
-				owners[d.id], of[d] = b.File, b.state
-				b.ids, all = append(b.ids, d.id), append(all, d)
-				inv = inv.with(b.File, []id{d.id})
-			}
-		}
-		if stored, err = inv.store(ctx, client, stored); err != nil { // before there are objects
-			return err
-		}
-		for _, d := range all {
-			if err := w.apply(ctx, d); err != nil {
-				of[d].refused(d.object, err)
-			} else if of[d].Objects++; d.mapping.GroupVersionKind.GroupKind() == definitions {
-				w.established(ctx, d)
-			}
-		}
-		if len(all) > 0 && early {
-			w.mapper.Reset()
-		}
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	for _, b := range batches {
-		if b.keeps {
-			b.Objects = len(inv[b.File])
-		}
-		w.done(b.state)
-	}
-	if !prune {
-		return nil
-	}
-	return w.prune(ctx, inv, func(rest inventory) error { _, err := rest.store(ctx, client, stored); return err })
-}
-
-// quotes begins what errors of kustomize quote of the files. It may be a secret, and its end is not marked.
-var quotes = regexp.MustCompile(`(?s)(?:literal sources \[|with config: ` + "`" + `|line \[[0-9 ]+\] has invalid utf8).*`)
-
-// withoutQuotes is an error for logs and the status, up to what it quotes.
-func withoutQuotes(err error) string {
-	return quotes.ReplaceAllString(logbridge.WithoutValue(err.Error()), "…")
-}
-
-// refused records why an object was not applied.
-func (s *state) refused(o object, err error) {
-	text := fmt.Sprintf("%s %s: %s", o.GetKind(), o.GetName(), withoutQuotes(err))
-	if o.where != "" {
-		text = o.where + ": " + text
-	}
-	s.Problems, s.again = append(s.Problems, strings.ReplaceAll(text, "\n", "; ")), true
-}
-
-// done makes a state known, and logs it if it is new.
-func (w *watcher) done(s *state) {
-	before := w.known[s.File]
-	w.known[s.File] = s
-	if s.State = control.Applied; len(s.Problems) > 0 {
-		s.State = control.Failed
-	}
-	now := time.Now().UTC().Truncate(time.Second)
-	s.At = &now
-	if before != nil && before.stamp == s.stamp && slices.Equal(before.Problems, s.Problems) {
-		return
-	}
-	if len(s.Problems) > 0 {
-		w.Log.Warnf("manifests: %s: %s", s.File, strings.Join(s.Problems, "; "))
-	} else {
-		w.Log.Infof("manifests: %s: applied, objects: %d", s.File, s.Objects)
-	}
-}
-
-// prune deletes the objects that no file has any more, and stores what is left of the inventory.
-func (w *watcher) prune(ctx context.Context, inv inventory, store func(inventory) error) error {
-	maps.DeleteFunc(w.known, func(name string, _ *state) bool { return w.stamps[name] == "" })
-	surplus := inv.surplus(w.known)
-	failed := map[id]bool{}
-	for _, early := range []bool{false, true} {
-		for _, i := range slices.Sorted(maps.Keys(surplus)) {
-			if kind, _, _ := i.split(); first(kind) != early {
-				continue
-			}
-			deleted, err := w.remove(ctx, i)
-			if err != nil {
-				failed[i] = true
-				s := w.known[surplus[i]]
-				if s == nil {
-					s = &state{Manifest: control.Manifest{File: surplus[i], State: control.Removing}}
-					w.known[s.File] = s
-				}
-				s.again, s.Problems = true, append(s.Problems, fmt.Sprintf("cannot delete %s: %v", i, err))
-			}
-			if deleted {
-				w.Log.Infof("manifests: %s: deleted %s", surplus[i], i)
-			}
-		}
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	left := inventory{}
-	for unit, ids := range inv {
-		s := w.known[unit]
-		for _, i := range ids {
-			if failed[i] || s != nil && (s.keeps || slices.Contains(s.ids, i)) {
-				left[unit] = append(left[unit], i)
-			}
-		}
-	}
-	w.pruned = len(failed) == 0
-	return store(left)
+// told is the state for people.
+func (s *state) told() control.Manifest {
+	out := s.Manifest
+	out.Problems = slices.Concat(s.Problems, s.shared)
+	out.State = cmp.Or(map[bool]string{true: control.Failed}[len(out.Problems) > 0], control.Applied)
+	return out
 }

@@ -1,20 +1,20 @@
 package manifests
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf16"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/karve-k8s/karve/control"
 )
 
 const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\n"
@@ -36,21 +36,36 @@ func TestDocuments(t *testing.T) {
 			"a: document 1\nb: document 2"},
 		{"a list of one kind, as kubectl get --raw has it", `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a","namespace":"shop"}},{"metadata":{"name":"b"}}]}`, true,
 			"a: document 1\nb: document 1"},
+		{"JSON in YAML", "{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"a\"}}\n{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"b\"}}\n", false,
+			"a: document 1\nb: document 2"},
+		{"JSON in YAML with separators", "{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"a\"}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: b}}\n", false,
+			"a: document 1\nb: document 2"},
 		{"null", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: null, generateName: }\n", false, "a: document 1"},
 		{"nothing", "# only a comment\n", false, ""},
 	} {
-		objects, err := parse([]byte(c.text), c.isJSON)
-		var got []string
-		for _, o := range objects {
-			got = append(got, o.GetName()+": "+o.where)
-			if o.GetAPIVersion() != "v1" || !slices.Contains([]string{"ConfigMap", "Secret"}, o.GetKind()) || o.GetNamespace() == "" && o.Object["metadata"].(map[string]any)["namespace"] != nil {
-				t.Errorf("%s: got %v", c.name, o.Object)
+		for encoding, text := range map[string][]byte{"UTF-8": []byte(c.text), "a byte order mark": []byte("\ufeff" + c.text), "UTF-16": inUTF16(binary.LittleEndian, c.text), "big-endian UTF-16": inUTF16(binary.BigEndian, c.text)} {
+			objects, err := parse(text, c.isJSON)
+			var got []string
+			for _, o := range objects {
+				got = append(got, o.GetName()+": "+o.where)
+				if o.GetAPIVersion() != "v1" || !slices.Contains([]string{"ConfigMap", "Secret"}, o.GetKind()) || o.GetNamespace() == "" && o.Object["metadata"].(map[string]any)["namespace"] != nil {
+					t.Errorf("%s: got %v", c.name, o.Object)
+				}
+			}
+			if text := strings.Join(got, "\n"); text != c.want || err != nil {
+				t.Errorf("%s in %s: got\n%s\n%v\nwant\n%s", c.name, encoding, text, err, c.want)
 			}
 		}
-		if text := strings.Join(got, "\n"); text != c.want || err != nil {
-			t.Errorf("%s: got\n%s\n%v\nwant\n%s", c.name, text, err, c.want)
-		}
 	}
+}
+
+// inUTF16 is a text with a byte order mark, as PowerShell writes it.
+func inUTF16(order binary.AppendByteOrder, text string) []byte {
+	out := order.AppendUint16(nil, 0xfeff)
+	for _, unit := range utf16.Encode([]rune(text)) {
+		out = order.AppendUint16(out, unit)
+	}
+	return out
 }
 
 // An error names the document.
@@ -73,6 +88,19 @@ func TestErrorsNameTheDocument(t *testing.T) {
 		{"content after a separator", good + "--- " + good, false, "document 1: only a comment may follow ---"},
 		{"a value after a separator", "--- {apiVersion: v1, kind: Secret, stringData: {a: secret}}\n", false, "document 1: only a comment may follow ---"},
 		{"content after the end", good + "...\n" + good, false, "document 1: separate documents by ---"},
+		{"objects behind each other", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n{apiVersion: v1, kind: ConfigMap, metadata: {name: b}}\n", false, "document 1: "},
+		{"lines of an old Macintosh", strings.ReplaceAll(good+"---\n"+good, "\n", "\r"), false, "document 1: separate documents by ---"},
+		{"a byte order mark within", good + "\ufeff---\n" + good, false, "document 1: "},
+		{"half a character", string(inUTF16(binary.LittleEndian, good)[1:]), false, "document 1: "},
+		{"an end within a character", string(inUTF16(binary.LittleEndian, good)) + "x", false, "it ends within a character"},
+		{"half of a surrogate pair", string(binary.LittleEndian.AppendUint16(inUTF16(binary.LittleEndian, good), 0xd800)), false, "it is no valid UTF-16"},
+		{"an anchor", "apiVersion: v1\nkind: Secret\nstringData: {a: *secret}\n", false, "document 1: yaml: unknown anchor …"},
+		{"a tag", "apiVersion: v1\nkind: Secret\nstringData: {a: !!int secret}\n", false, "document 1: yaml: cannot decode !!str …"},
+		{"a template in a Secret", "apiVersion: v1\nkind: Secret\nstringData: {a: {{ .secret }}}\n", false, "document 1: "},
+		{"a secret twice", "apiVersion: v1\nkind: Secret\nstringData: {'se\"cret': a, 'se\"cret': b}\n", false, "document 1: yaml: unmarshal errors:"},
+		{"a null as key", "apiVersion: v1\nkind: Secret\nstringData: {null: secret}\n", false, "document 1: "},
+		{"a date as key", "apiVersion: v1\nkind: Secret\nstringData: {2001-01-01: secret}\n", false, "document 1: "},
+		{"text in JSON", "{\"apiVersion\": secret}", true, "document 1: invalid character 's'"},
 		{"JSON", "{}\n{\"a\":\n  b}", true, "document 2: "},
 		{"half of JSON", "{\"a\":\n", true, "document 1: "},
 	} {
@@ -158,6 +186,64 @@ func TestScanFindsFilesAndKustomizations(t *testing.T) {
 	for i := range before {
 		if changed := before[i].stamp != after[i].stamp; changed != (before[i].name == "shop/") {
 			t.Errorf("%s: changed: %v", before[i].name, changed)
+		}
+	}
+}
+
+// A change that keeps size and time is one, as in an image whose files all have one time.
+func TestScanSeesChangesThatKeepSizeAndTime(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no other time")
+	}
+	dir, old := t.TempDir(), time.Unix(1, 0)
+	place := func(name, text string) string {
+		t.Helper()
+		write(t, dir, name, text)
+		if err := os.Chtimes(filepath.Join(dir, name), old, old); err != nil {
+			t.Fatal(err)
+		}
+		units, err := scan(dir)
+		if err != nil || len(units) != 1 {
+			t.Fatalf("got %v, %v", units, err)
+		}
+		return units[0].stamp
+	}
+	first := place("a.yaml", "a: 1")
+	if same := place(".b", "a: 2"); same != first {
+		t.Errorf("without a change: got %s, want %s", same, first)
+	}
+	if err := os.Rename(filepath.Join(dir, ".b"), filepath.Join(dir, "a.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if units, _ := scan(dir); units[0].stamp == first {
+		t.Error("another file with the name is no change")
+	}
+	second := place("a.yaml", "a: 3")
+	for place("a.yaml", "a: 4") == second { // the clock of a file system moves in steps
+	}
+}
+
+// A directory that cannot be read does not keep other files from being applied.
+func TestScanNamesAnUnreadableDirectory(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no modes")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"a.yaml", "closed/b.yaml", "made/kustomization.yaml", "made/closed/c.yaml"} {
+		write(t, dir, name, "")
+	}
+	for _, name := range []string{"closed", "made/closed"} {
+		if err := os.Chmod(filepath.Join(dir, name), 0o722); err != nil { // refused, also if this is root
+			t.Fatal(err)
+		}
+	}
+	units, err := scan(dir)
+	if err != nil || len(units) != 3 {
+		t.Fatalf("got %v, %v", units, err)
+	}
+	for n, name := range []string{"a.yaml", "closed/", "made/"} {
+		if u := units[n]; u.name != name || (u.err == nil) != (name == "a.yaml") || u.stamp == "" {
+			t.Errorf("got %+v, want %s", u, name)
 		}
 	}
 }
@@ -312,11 +398,19 @@ func TestErrorsQuoteNoSecrets(t *testing.T) {
 		"resources: [a.yaml]\npatches: [{patch: 'a: planted'}]":                       "PatchTransformer",
 		"resources: [a.yaml]\npatches: [{patch: '{planted', target: {kind: Secret}}]": "PatchTransformer",
 		"resources: [broken.yaml]":                                                    "broken.yaml",
+		"resources: [anchor.yaml]":                                                    "anchor.yaml",
+		"resources: [tag.yaml]":                                                       "yaml: ",
+		"resources: [key.yaml]":                                                       "yaml: ",
+		"resources: [a.yaml]\npatches: [{patch: 'a: *planted'}]":                      "",
+		"secretGenerator: [{name: a, literals: [*planted]}]":                          "kustomization.yaml",
 	} {
 		dir := t.TempDir()
 		write(t, dir, "kustomization.yaml", text+"\n")
 		write(t, dir, "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: planted}\n")
 		write(t, dir, "broken.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: planted\n")
+		for name, value := range map[string]string{"anchor": "*planted", "tag": "!!int planted", "key": "{{ planted }}"} {
+			write(t, dir, name+".yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: "+value+"}\n")
+		}
 		write(t, dir, "a.env", "a=planted\xff\n")
 		_, err := build(dir)
 		if err == nil {
@@ -324,6 +418,23 @@ func TestErrorsQuoteNoSecrets(t *testing.T) {
 		} else if got := withoutQuotes(err); strings.Contains(got, "planted") || strings.Contains(got, fmt.Sprint([]byte("planted"))[1:20]) || !strings.Contains(got, want) {
 			t.Errorf("%s: got %s, want an error with %s and no secret", text, got, want)
 		}
+	}
+}
+
+// Of a file that kustomize would read only the first document of, it gets all or nothing. Data stay as they are.
+func TestKustomizationReadsWholeFiles(t *testing.T) {
+	dir := t.TempDir()
+	text := inUTF16(binary.LittleEndian, fmt.Sprintf(configMap, "a")+"---\n"+fmt.Sprintf(configMap, "b"))
+	write(t, dir, "kustomization.yaml", "resources: [a.yaml]\nconfigMapGenerator:\n- {name: data, files: [text.txt]}\n")
+	write(t, dir, "a.yaml", string(text))
+	write(t, dir, "text.txt", string(text))
+	objects, err := build(dir)
+	if err != nil || len(objects) != 3 || objects[2].Object["binaryData"] == nil {
+		t.Errorf("UTF-16: got %v, %v", objects, err)
+	}
+	write(t, dir, "a.yaml", strings.Repeat(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`, 2))
+	if objects, err := build(dir); err == nil || !strings.Contains(err.Error(), "a.yaml: separate documents by ---") {
+		t.Errorf("objects behind each other: got %v, %v", objects, err)
 	}
 }
 
@@ -342,23 +453,19 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// Only objects that no file has are left over. A file that cannot be read keeps what it has applied.
-func TestSurplus(t *testing.T) {
-	inv := inventory{"gone.yaml": {"a", "moved"}, "changed.yaml": {"b", "c"}, "broken.yaml": {"d"}}
-	inv = inv.with("changed.yaml", []id{"c", "e"}).with("empty.yaml", nil)
-	if got := fmt.Sprint(inv); got != "map[broken.yaml:[d] changed.yaml:[b c e] gone.yaml:[a moved]]" {
-		t.Errorf("got %s", got)
+// An inventory of an earlier release has the objects of each file.
+func TestInventory(t *testing.T) {
+	for text, data := range map[string]map[string]string{
+		"now":     {"objects": `["Namespace shop", "ConfigMap shop/a"]`},
+		"earlier": {"files": `{"a.yaml": ["Namespace shop"], "b.yaml": ["Namespace shop", "ConfigMap shop/a"]}`},
+	} {
+		if all, err := listed(data); err != nil || fmt.Sprint(all.with()) != "[ConfigMap shop/a Namespace shop]" {
+			t.Errorf("%s: got %v, %v", text, all, err)
+		}
 	}
-	known := map[string]*state{
-		"changed.yaml": {ids: []id{"c", "e"}},
-		"broken.yaml":  {keeps: true},
-		"new.yaml":     {Manifest: control.Manifest{File: "new.yaml"}, ids: []id{"moved"}},
-	}
-	got := inv.surplus(known)
-	if want := map[id]string{"a": "gone.yaml", "b": "changed.yaml"}; !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if got := slices.Sorted(maps.Keys(inv.surplus(nil))); len(got) != 6 {
-		t.Errorf("without files: got %v, want all", got)
+	for _, data := range []map[string]string{{}, {"files": "{"}, {"objects": "{}"}} {
+		if all, err := listed(data); err == nil {
+			t.Errorf("%v: got %v, want an error", data, all)
+		}
 	}
 }

@@ -3,12 +3,17 @@ package manifests
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
@@ -24,19 +29,65 @@ type object struct {
 // refusal refuses a document alone. kubectl goes on with the others as well.
 type refusal struct{ error }
 
+// plain returns a text in UTF-8 without a byte order mark. PowerShell and Notepad write UTF-16.
+func plain(text []byte) ([]byte, error) {
+	var order binary.ByteOrder = binary.LittleEndian
+	switch {
+	case bytes.HasPrefix(text, []byte("\xfe\xff")):
+		order = binary.BigEndian
+	case !bytes.HasPrefix(text, []byte("\xff\xfe")):
+		return bytes.TrimPrefix(text, []byte("\ufeff")), nil
+	}
+	var units []uint16
+	for pair := range slices.Chunk(text[2:], 2) {
+		if len(pair) < 2 {
+			return nil, errors.New("it ends within a character of UTF-16")
+		}
+		units = append(units, order.Uint16(pair))
+	}
+	out := []byte(string(utf16.Decode(units)))
+	if bytes.ContainsRune(out, utf8.RuneError) {
+		return nil, errors.New("it is no valid UTF-16")
+	}
+	return out, nil
+}
+
+// values reads JSON values behind each other.
+func values(text []byte) func() ([]byte, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	return func() (value []byte, err error) {
+		err = decoder.Decode((*json.RawMessage)(&value))
+		return value, err
+	}
+}
+
+// onlyValues reports whether a text is JSON objects behind each other, as kubectl reads it, too. With --- between them it is YAML.
+func onlyValues(text []byte) bool {
+	next := values(text)
+	for {
+		value, err := next()
+		if err != nil {
+			return errors.Is(err, io.EOF)
+		}
+		if value[0] != '{' {
+			return false
+		}
+	}
+}
+
 // parse returns the objects of a file. The error names each document that is wrong; those without content do
 // not count. There are no objects if one of the errors is no [refusal]: the file may be half written.
 func parse(text []byte, isJSON bool) ([]object, error) {
 	var objects []object
 	var problems []error
 	unreadable := false
+	text, err := plain(text)
+	if err != nil {
+		return nil, err
+	}
 	next := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))).Read
-	if isJSON {
-		decoder := json.NewDecoder(bytes.NewReader(text))
-		next = func() (value []byte, err error) {
-			err = decoder.Decode((*json.RawMessage)(&value))
-			return value, err
-		}
+	if isJSON || onlyValues(text) {
+		next = values(text)
 	}
 	for n := 1; ; {
 		document, err := next()
@@ -49,6 +100,8 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 		where := fmt.Sprintf("document %d", n)
 		if _, ok := errors.AsType[yamlutil.YAMLSyntaxError](err); ok { // its text has what follows, which may be secret
 			err = errors.New("only a comment may follow --- in its line")
+		} else if err != nil {
+			err = unquoted(err)
 		}
 		if err != nil { // where the next one begins is not known
 			return nil, errors.Join(append(problems, fmt.Errorf("%s: %w", where, err))...)
@@ -70,20 +123,16 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 
 // objectsOf returns the object of a document, or those of a List or a list of one kind; nil if it has no content.
 func objectsOf(document []byte) ([]*unstructured.Unstructured, error) {
-	if _, rest, found := bytes.Cut(document, []byte("\n...")); found {
-		for line := range bytes.Lines(rest) {
-			if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
-				return nil, errors.New("separate documents by ---: what follows ... would be lost")
-			}
-		}
-	}
 	text, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
+		return nil, unquoted(err)
+	}
+	if err := alone(document); err != nil {
 		return nil, err
 	}
 	var value any
 	if err := utiljson.Unmarshal(text, &value); err != nil || value == nil {
-		return nil, err
+		return nil, unquoted(err)
 	}
 	content, ok := value.(map[string]any)
 	if !ok {
@@ -124,6 +173,36 @@ func objectsOf(document []byte) ([]*unstructured.Unstructured, error) {
 		err = refusal{errors.New(strings.Join(refused, "; "))}
 	}
 	return named, err
+}
+
+// errLost refuses what parsers read only the first document of.
+var errLost = errors.New("separate documents by ---: what follows the first one would be lost")
+
+// separate returns errLost for a file in which something follows a document without a separator. It may have other mistakes.
+func separate(text []byte) error {
+	next := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))).Read
+	for {
+		document, err := next()
+		if err != nil {
+			return nil
+		}
+		if err := alone(document); errors.Is(err, errLost) {
+			return err
+		}
+	}
+}
+
+// alone returns errLost unless a document is the only one in its text.
+func alone(document []byte) error {
+	decoder := yamlv3.NewDecoder(bytes.NewReader(document))
+	var content yamlv3.Node
+	if err := decoder.Decode(&content); err != nil && !errors.Is(err, io.EOF) {
+		return unquoted(err)
+	}
+	if err := decoder.Decode(&content); !errors.Is(err, io.EOF) {
+		return errLost
+	}
+	return nil
 }
 
 // complete reports what an object is missing, apart from its name.

@@ -36,7 +36,7 @@ func full(name string) *View {
 		Certificates: []certs.Info{{Name: certs.Name(name), NotAfter: now.Add(48 * time.Hour), DaysLeft: 2}},
 		Datastore:    &sqlitefile.Info{Bytes: 5 << 20, WALBytes: 1 << 10, Revision: 17},
 		Backup:       &backup.Record{Time: now, File: name}, BackupFailure: &backup.Failure{Problem: name}, Schedule: name,
-		Manifests: control.Manifests{Dir: name, Problem: name, Files: []control.Manifest{{File: name, State: name, Problems: []string{name}}}},
+		Manifests: control.Manifests{Dir: name, Problem: name, Strays: []string{name}, Files: []control.Manifest{{File: name, State: name, Problems: []string{name}}}},
 	}
 }
 
@@ -100,7 +100,7 @@ func TestWarnings(t *testing.T) {
 	}
 	v := full("x")
 	v.Full, v.Waiting = true, 2
-	want := []string{"disk is full", "x cannot begin: x", "certificate x expires in 2 days", "backup failed: x", "Manifests: x", "Manifest x: x", "node x", "2 Pods have no node"}
+	want := []string{"disk is full", "x cannot begin: x", "certificate x expires in 2 days", "backup failed: x", "Manifests: x", "Manifests: 1 object is in no file any more: x (karve manifests prune", "Manifest x: x", "node x", "2 Pods have no node"}
 	got := v.Warnings()
 	if len(got) != len(want) {
 		t.Fatalf("got %q", got)

@@ -39,6 +39,9 @@ func (v *View) Warnings() (all []string) {
 	if v.Manifests.Problem != "" {
 		add("Manifests: %s", v.Manifests.Problem)
 	}
+	if text := v.Manifests.InNoFile(); text != "" {
+		add("Manifests: %s", text)
+	}
 	for _, f := range v.Manifests.Files {
 		if len(f.Problems) > 0 {
 			add("Manifest %s: %s", f.File, strings.Join(f.Problems, "; "))

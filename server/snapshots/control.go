@@ -26,6 +26,13 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
+// Manifests is the part that applies files.
+type Manifests interface {
+	Status() control.Manifests
+	Apply(context.Context) (control.Manifests, error)
+	Prune(ctx context.Context, agreed []control.Stray, all bool) ([]control.Stray, error)
+}
+
 // Options is the configuration of the part.
 type Options struct {
 	DataDir string
@@ -33,8 +40,7 @@ type Options struct {
 	Files []string
 	// CheckReset returns an error for contents that the server could not read after a reset to them.
 	CheckReset func(*datastore.Dump) error
-	// Manifests returns the state of the manifests. Nil: there are none.
-	Manifests func() control.Manifests
+	Manifests  Manifests // nil: there are none
 	// Page returns the URL of the page for people.
 	Page func() string
 	Log  *logrus.Logger
@@ -97,10 +103,7 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	server.handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
 	server.handle("POST "+control.ResetPath, c.whenReady(c.reset))
 	answer := func(path string, with func() any) {
-		server.handle("GET "+path, func(w http.ResponseWriter, _ *http.Request) error {
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(with())
-		})
+		server.handle("GET "+path, func(w http.ResponseWriter, _ *http.Request) error { return sendJSON(w, with()) })
 	}
 	answer(control.TunnelsPath, func() any {
 		all := []control.Tunnel{}
@@ -109,12 +112,11 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 		}
 		return all
 	})
-	answer(control.ManifestsPath, func() any {
-		if c.Manifests == nil {
-			return control.Manifests{}
-		}
-		return c.Manifests()
-	})
+	if c.Manifests != nil {
+		answer(control.ManifestsPath, func() any { return c.Manifests.Status() })
+		server.handle("POST "+control.ManifestsApplyPath, c.applyManifests)
+		server.handle("POST "+control.ManifestsPrunePath, c.pruneManifests)
+	}
 	if c.Page != nil {
 		answer(control.PagePath, func() any { return c.Page() })
 	}
@@ -127,6 +129,31 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	ready()
 	<-ctx.Done()
 	return nil
+}
+
+func sendJSON(w http.ResponseWriter, value any) error {
+	w.Header().Set("Content-Type", "application/json")
+	return json.NewEncoder(w).Encode(value)
+}
+
+func (c *Control) applyManifests(w http.ResponseWriter, r *http.Request) error {
+	out, err := c.Manifests.Apply(r.Context())
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, out)
+}
+
+func (c *Control) pruneManifests(w http.ResponseWriter, r *http.Request) error {
+	var agreed []control.Stray
+	if err := json.NewDecoder(r.Body).Decode(&agreed); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	out, err := c.Manifests.Prune(r.Context(), agreed, r.URL.Query().Get(control.All) == "true")
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, append([]control.Stray{}, out...))
 }
 
 // scratch returns the directory for temporary files. whenReady creates it.
@@ -248,8 +275,7 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 		c.Log.Infof("reset to a snapshot of revision %d: %d objects created again, %d changed back, %d deleted; the revision is now %d",
 			to.Revision(), out.Missing, out.Changed, out.Surplus, out.Revision)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	return json.NewEncoder(w).Encode(out)
+	return sendJSON(w, out)
 }
 
 // keysTold is the largest number of keys that a result lists.
