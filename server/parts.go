@@ -115,7 +115,10 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
 	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Log: p.Log})
-	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), CheckReset: p.checkReset, Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection})
+	s.control = snapshots.New(snapshots.Options{
+		DataDir: p.DataDir, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
+		Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection,
+	})
 	s.backups = s.scheduledBackups()
 
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}

@@ -121,14 +121,15 @@ func makeFork(ctx context.Context, begun *mark, to Target) (*Info, error) {
 	var info *Info
 	err := WithFile(own, func(s *Snapshot) error {
 		info = &s.Info
-		dirs := []string{certsName}
-		if to.whole {
-			dirs = append(dirs, sshName)
+		err := writeSmall(to.DataDir, s.filesIn(certsName))
+		if err == nil && to.whole {
+			err = writeSmall(to.DataDir, s.filesIn(sshName))
 		}
-		for _, dir := range dirs {
-			if err := writeSmall(to.DataDir, dir, s.filesIn(dir)); err != nil {
-				return err
-			}
+		if err == nil && to.whole {
+			err = writeSmall(s.manifestsAbove(to.DataDir), s.filesIn(manifestsName))
+		}
+		if err != nil {
+			return err
 		}
 		return s.makeDatabase(ctx, begun, to)
 	})
@@ -152,29 +153,35 @@ func takeSnapshot(ctx context.Context, source, to string, open func() (io.ReadCl
 	return copyFrom(func() (io.ReadCloser, error) { return os.Open(source) }, to)
 }
 
-// writeSmall writes the files of a directory that are missing. It returns [ErrOccupied] for one with
-// another content.
-func writeSmall(dataDir, dir string, files []file) error {
-	if len(files) == 0 && dir != certsName {
-		return nil
+// writeSmall writes the files that are missing below a directory. It returns [ErrOccupied] for one with another content.
+func writeSmall(above string, files []file) error {
+	missing, err := missing(above, files)
+	if err != nil {
+		return err
 	}
-	var missing []atomicfile.File
+	for _, f := range missing {
+		if err := atomicfile.MakeDir(filepath.Dir(f.Path)); err != nil {
+			return err
+		}
+	}
+	return atomicfile.Writer{}.Write(missing...)
+}
+
+// missing returns the files that are not below a directory. It returns [ErrOccupied] if one is there with another content.
+func missing(above string, files []file) (all []atomicfile.File, err error) {
 	for _, f := range files {
-		path := filepath.Join(dataDir, filepath.FromSlash(f.name))
+		path := filepath.Join(above, filepath.FromSlash(f.name))
 		content, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			missing = append(missing, atomicfile.File{Path: path, Data: f.content, Mode: 0o600})
+			all = append(all, atomicfile.File{Path: path, Data: f.content, Mode: f.mode & 0o755})
 		case err != nil:
-			return err
+			return nil, err
 		case !bytes.Equal(content, f.content):
-			return fmt.Errorf("%w: %s, which is not that of the snapshot; a fork needs a data directory of its own", ErrOccupied, path)
+			return nil, fmt.Errorf("%w: %s, which is not that of the snapshot: move it away, or use a data directory of its own", ErrOccupied, path)
 		}
 	}
-	if err := atomicfile.MakeDir(filepath.Join(dataDir, dir)); err != nil {
-		return err
-	}
-	return atomicfile.Writer{}.Write(missing...)
+	return all, nil
 }
 
 // makeDatabase makes the database of a fork, unless there is one: [check] has found that

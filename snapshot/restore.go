@@ -43,7 +43,11 @@ func restore(ctx context.Context, source string, to Target, files func(*Snapshot
 		return nil, err
 	}
 	if begun == nil { // with a damaged one, nothing is begun that could never be finished
-		if err := to.read(source, func(s *Snapshot) error { _, err := s.Verify(ctx, to.DataDir); return err }); err != nil {
+		err := to.read(source, func(s *Snapshot) error {
+			_, err := s.Verify(ctx, to.DataDir)
+			return errors.Join(err, s.checkManifests(to.DataDir))
+		})
+		if err != nil {
 			return nil, err
 		}
 		if _, err := begin(source, to); err != nil {

@@ -94,6 +94,79 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// A backup has the manifests, but no links and nothing hidden, and no restore replaces one.
+func TestManifestsAreRestored(t *testing.T) {
+	made, elsewhere := cluster(t), t.TempDir()
+	for _, dir := range []string{filepath.Join(made, "manifests"), elsewhere} {
+		for name, mode := range map[string]os.FileMode{"a.yaml": 0o640, "shop/deep/b.yaml": 0o600, "run": 0o755, ".git/config": 0o600, "large.yaml": 0o600} {
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(name), mode)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.Symlink("/etc/passwd", filepath.Join(dir, "link.yaml")), os.Symlink(made, filepath.Join(dir, "links")), os.Truncate(filepath.Join(dir, "large.yaml"), 17<<20)); err != nil {
+			t.Skip(err)
+		}
+	}
+	for _, source := range []snapshot.Source{{DataDir: made, StoreDir: made}, {DataDir: made, StoreDir: made, ManifestsDir: filepath.Join(made, "manifests")}, {DataDir: made, StoreDir: made, ManifestsDir: elsewhere}} {
+		file, dir := filepath.Join(t.TempDir(), "a.backup"), t.TempDir()
+		if _, err := take(t, source, file); err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, "manifests")
+		if source.ManifestsDir == elsewhere {
+			to = filepath.Join(dir, snapshot.Elsewhere, "manifests")
+		}
+		// A file that is another one stays, and nothing is made.
+		if err := errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, "a.yaml"), []byte("mine"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if err := restored(t.Context(), file, dir); !errors.Is(err, snapshot.ErrOccupied) || !strings.Contains(err.Error(), "a.yaml") {
+			t.Errorf("beside another file: got %v, want %v", err, snapshot.ErrOccupied)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "fork-unfinished")); err == nil {
+			t.Error("a refused restore has begun")
+		}
+		if err := os.Remove(filepath.Join(to, "a.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		if err := restored(t.Context(), file, dir); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				info, _ := e.Info()
+				text, _ := os.ReadFile(path)
+				got += fmt.Sprintf("%s %v\n", text, info.Mode())
+			}
+			return err
+		})
+		if want := "a.yaml -rw-r-----\nrun -rwxr-xr-x\nshop/deep/b.yaml -rw-------\n"; err != nil || got != want {
+			t.Errorf("got\n%s%v\nwant\n%s", got, err, want)
+		}
+		err = snapshot.WithFile(file, func(s *snapshot.Snapshot) error {
+			if place, n := s.ManifestsIn(dir); place != to || n != 3 {
+				t.Errorf("got %s, %d", place, n)
+			}
+			now := snapshot.Source{ManifestsDir: to}
+			if !now.HasManifests(s) {
+				t.Error("the restored files differ")
+			}
+			if err := os.WriteFile(filepath.Join(to, "a.yaml"), []byte("other"), 0o600); err != nil {
+				return err
+			}
+			if now.HasManifests(s) {
+				t.Error("a change is none")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A backup that is damaged where only reading all of it shows that leaves nothing behind, so the next restore takes another one.
 func TestRestoreOfADamagedBackup(t *testing.T) {
 	file, _ := whole(t)

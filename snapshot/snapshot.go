@@ -3,7 +3,7 @@
 // another cluster from such a file, or from a data directory. [Restore] makes the cluster itself again.
 //
 // The file is a tar archive with mode 0600, since it has all the secrets of the cluster. It
-// contains karve-snapshot.json, certs/…, ssh/…, the user's files as files/N, and at the end mvcc.db, as a
+// contains karve-snapshot.json, certs/…, ssh/…, manifests/…, the user's files as files/N, and at the end mvcc.db, as a
 // backup of the datastore is.
 package snapshot
 
@@ -48,7 +48,7 @@ var (
 const FileName = "snapshot"
 
 const (
-	format    = 2 // 1 had neither ssh/ nor files/, and no sums
+	format    = 2 // 1 had neither ssh/, manifests/ nor files/, and no sums
 	infoName  = "karve-snapshot.json"
 	certsName = "certs"
 	sshName   = "ssh"
@@ -68,6 +68,8 @@ type Info struct {
 	Version string `json:"version,omitempty"`
 	// Files are the user's files in it. The first one is files/0.
 	Files []UserFile `json:"files,omitempty"`
+	// ManifestsDir is the directory of the manifests in it, if that is not in the data directory.
+	ManifestsDir string `json:"manifestsDir,omitempty"`
 	// Sums has the SHA-256 of every other entry, in hexadecimal.
 	Sums map[string]string `json:"sums,omitempty"`
 }
@@ -90,6 +92,8 @@ type Source struct {
 	// Files are paths of files that belong to the cluster, but are not in DataDir. One that does not exist is
 	// left out.
 	Files []string
+	// ManifestsDir is the directory of manifests; empty means the one in DataDir. It may be missing.
+	ManifestsDir string
 }
 
 func (s Source) backup(ctx context.Context, to string) (*backup.Result, error) {
@@ -174,11 +178,11 @@ func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info
 		return nil, err
 	}
 	archive := tar.NewWriter(w)
-	if err := add(archive, infoName, int64(len(text)), info.Time, bytes.NewReader(text)); err != nil {
+	if err := add(archive, infoName, 0o600, int64(len(text)), info.Time, bytes.NewReader(text)); err != nil {
 		return nil, err
 	}
 	for _, f := range files {
-		if err := add(archive, f.name, int64(len(f.content)), info.Time, bytes.NewReader(f.content)); err != nil {
+		if err := add(archive, f.name, f.mode, int64(len(f.content)), info.Time, bytes.NewReader(f.content)); err != nil {
 			return nil, err
 		}
 	}
@@ -189,14 +193,14 @@ func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info
 	if err != nil {
 		return nil, err
 	}
-	if err := add(archive, datastore.EngineFile, size, info.Time, f); err != nil {
+	if err := add(archive, datastore.EngineFile, 0o600, size, info.Time, f); err != nil {
 		return nil, err
 	}
 	return info, archive.Close()
 }
 
-func add(archive *tar.Writer, name string, size int64, at time.Time, content io.Reader) error {
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: at}); err != nil {
+func add(archive *tar.Writer, name string, mode fs.FileMode, size int64, at time.Time, content io.Reader) error {
+	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: int64(mode), ModTime: at}); err != nil {
 		return err
 	}
 	_, err := io.Copy(archive, content)
@@ -213,6 +217,7 @@ func sum(r io.Reader) (string, error) {
 type file struct {
 	name    string // in the archive
 	content []byte
+	mode    fs.FileMode
 }
 
 // small returns all files but the database, and adds their checksums, and the user's files, to info.
@@ -237,9 +242,21 @@ func (s Source) small(info *Info) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, file{fmt.Sprintf("%s/%d", filesName, len(info.Files)), content})
+		all = append(all, file{fmt.Sprintf("%s/%d", filesName, len(info.Files)), content, 0o600})
 		info.Files = append(info.Files, UserFile{path, stat.Mode().Perm()})
 	}
+	dir, elsewhere, err := s.manifestsDir()
+	if err != nil {
+		return nil, err
+	}
+	if elsewhere {
+		info.ManifestsDir = dir
+	}
+	found, err := manifests(dir)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, found...)
 	for _, f := range all {
 		if info.Sums[f.name], err = sum(bytes.NewReader(f.content)); err != nil {
 			return nil, err
@@ -266,7 +283,7 @@ func filesIn(dataDir, name string) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, file{name + "/" + e.Name(), content})
+		all = append(all, file{name + "/" + e.Name(), content, 0o600})
 	}
 	return all, nil
 }
@@ -310,7 +327,7 @@ func Read(in io.Reader) (*Snapshot, error) {
 			}
 			s.size = h.Size
 			return s, nil
-		case h.Size > fileMost || !first && !s.mayHave(h):
+		case h.Size > mostOf(h.Name) || !first && !s.mayHave(h):
 			return nil, fmt.Errorf("%w: %q does not belong there", ErrNone, h.Name)
 		}
 		content, err := io.ReadAll(archive)
@@ -323,7 +340,7 @@ func Read(in io.Reader) (*Snapshot, error) {
 					return nil, fmt.Errorf("%w: %s is damaged: its checksum is wrong", ErrNone, h.Name)
 				}
 			}
-			s.small = append(s.small, file{h.Name, content})
+			s.small = append(s.small, file{h.Name, content, fs.FileMode(h.Mode).Perm()})
 			continue
 		}
 		if err := json.Unmarshal(content, &s.Info); err != nil {
@@ -335,22 +352,33 @@ func Read(in io.Reader) (*Snapshot, error) {
 	}
 }
 
+// mostOf is the largest size of an entry that is not the database.
+func mostOf(name string) int64 {
+	if strings.HasPrefix(name, manifestsName+"/") {
+		return manifestMost
+	}
+	return fileMost
+}
+
 // mayHave tells whether an archive may have an entry. No name leads out of its directory.
 func (s *Snapshot) mayHave(h *tar.Header) bool {
 	dir, name, found := strings.Cut(h.Name, "/")
-	if h.Typeflag != tar.TypeReg || !found || !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`) {
+	if h.Typeflag != tar.TypeReg || !found || !filepath.IsLocal(name) || strings.Contains(name, `\`) {
 		return false
 	}
-	if dir == filesName {
+	switch dir {
+	case manifestsName:
+		return path.Clean(name) == name
+	case filesName:
 		n, err := strconv.Atoi(name)
 		return err == nil && n >= 0 && n < len(s.Files)
 	}
-	return dir == certsName || dir == sshName
+	return (dir == certsName || dir == sshName) && !strings.Contains(name, "/")
 }
 
 // filesIn returns the files of a directory of the archive.
 func (s *Snapshot) filesIn(dir string) []file {
-	return slices.DeleteFunc(slices.Clone(s.small), func(f file) bool { return path.Dir(f.name) != dir })
+	return slices.DeleteFunc(slices.Clone(s.small), func(f file) bool { return !strings.HasPrefix(f.name, dir+"/") })
 }
 
 // Certificate returns the content of a file in certs, or nil if there is none.

@@ -51,7 +51,8 @@ func Backup() *cli.Command {
 				Usage: "write a backup, and verify it",
 				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + backupSuffix + " by default; - is standard output. A server may run. The backup has everything that\n" +
 					"makes the cluster this cluster: objects, certificates, keys, the keys of encrypted\n" +
-					"Secrets, SSH keys and the configuration file. Whoever can read it is an administrator.\n" +
+					"Secrets, SSH keys, manifests and the configuration file. Whoever can read it is an\n" +
+					"administrator.\n" +
 					"With --recipient or --passphrase-file it is sealed, in the format of age.",
 				Flags: with(&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"},
 					&cli.StringSliceFlag{Name: "recipient", Usage: "`KEY` of age, the public one, to seal the backup for. Repeat it for several."},
@@ -187,7 +188,7 @@ func takeSnapshot(c *cli.Context, dir, scratch string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	from := snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path), Files: options.ConfiguredFiles(c)}
+	from := snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path), Files: options.ConfiguredFiles(c), ManifestsDir: options.ConfiguredManifestsDir(c)}
 	_, err = snapshot.Write(c.Context, from, scratch, w)
 	return err
 }
@@ -284,9 +285,13 @@ func rebuildFrom(c *cli.Context, file string, open func() (io.ReadCloser, error)
 		configs = ""
 	}
 	var placed, kept []string
+	var manifests string
 	var done *snapshot.Info
 	err = ownership.Act(dir, func() (err error) {
 		done, err = snapshots.Restore(c.Context, file, open, dir, Absolute(store), func(s *snapshot.Snapshot) (err error) {
+			if place, n := s.ManifestsIn(dir); n > 0 {
+				manifests = place
+			}
 			placed, kept, err = s.PlaceFiles(func(path string) string {
 				if filepath.Dir(path) == configs {
 					return path
@@ -301,6 +306,9 @@ func rebuildFrom(c *cli.Context, file string, open func() (io.ReadCloser, error)
 		return err
 	}
 	fmt.Fprintf(c.App.Writer, "restored %d keys of revision %d and the cluster's keys to %s\n", done.Keys, done.Revision, dir)
+	if manifests != "" {
+		placed = append(placed, manifests)
+	}
 	for _, path := range placed {
 		path = output.Printable(path)
 		fmt.Fprintf(c.App.Writer, "placed %s\n", path)

@@ -3,6 +3,7 @@ package endtoend
 import (
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -33,6 +34,10 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}
+			}
+			manifest := filepath.Join(dir, "manifests", "app.yaml")
+			if err := errors.Join(os.MkdirAll(filepath.Dir(manifest), 0o700), os.WriteFile(manifest, []byte("# nothing yet\n"), 0o640)); err != nil {
+				t.Fatal(err)
 			}
 			p := start(t, dir, "--config", config)
 			kubectl := func(args ...string) string {
@@ -94,6 +99,9 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 			}
 			if err := os.Rename(config+".from-backup", config); err != nil {
 				t.Fatal(err)
+			}
+			if text, err := os.ReadFile(manifest); err != nil || string(text) != "# nothing yet\n" || !strings.Contains(got.stdout, "placed "+filepath.Dir(manifest)) {
+				t.Errorf("the manifest: got %q, %v, and %s", text, err, got.stdout)
 			}
 			host, err := url.Parse(admin.Clusters["karve"].Server)
 			if err != nil {

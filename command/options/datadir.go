@@ -155,6 +155,16 @@ func ConfiguredFiles(c *cli.Context) []string {
 	return append([]string{ConfigPath(c)}, slices.DeleteFunc(named, func(file string) bool { return !filepath.IsAbs(file) })...)
 }
 
+// ConfiguredManifestsDir is --manifests-dir of the server in the configuration file; empty if it names none, or only relative to the server's
+// working directory.
+func ConfiguredManifestsDir(c *cli.Context) string {
+	_, values := configFile(c)
+	if dir := values.last("manifests-dir"); filepath.IsAbs(dir) {
+		return filepath.Clean(dir)
+	}
+	return ""
+}
+
 // DataDirIn is the data directory that the text of a configuration file names; empty if it names none.
 func DataDirIn(text []byte) string {
 	values, _ := parseConfig(text) // nothing is refused here

@@ -38,6 +38,8 @@ type Options struct {
 	DataDir string
 	// Files are paths of files outside the data directory that snapshots contain.
 	Files []string
+	// ManifestsDir is the directory of manifests, which snapshots contain.
+	ManifestsDir string
 	// CheckReset returns an error for contents that the server could not read after a reset to them.
 	CheckReset func(*datastore.Dump) error
 	Manifests  Manifests // nil: there are none
@@ -181,7 +183,7 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 
 // source is the cluster with this datastore.
 func (o Options) source(engine *datastore.Engine) snapshot.Source {
-	return snapshot.Source{DataDir: o.DataDir, Files: o.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+	return snapshot.Source{DataDir: o.DataDir, Files: o.Files, ManifestsDir: o.ManifestsDir, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
 		return engine.Backup(ctx, to, backup.Options{})
 	}}
 }

@@ -158,7 +158,7 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	if len(files) > 0 {
 		same := false
 		err := snapshot.WithFile(filepath.Join(s.Dir, files[len(files)-1]), func(old *snapshot.Snapshot) error {
-			same = old.Revision == s.engine.Revision()
+			same = old.Revision == s.engine.Revision() && s.source(s.engine).HasManifests(old)
 			return nil
 		})
 		if err == nil && same {

@@ -108,6 +108,14 @@ func TestScheduledBackups(t *testing.T) {
 	if made, err := s.backUp(t.Context()); made != nil || err != nil {
 		t.Errorf("unchanged: got %+v, %v, want no backup", made, err)
 	}
+	manifest := filepath.Join(dir, "manifests", "a.yaml")
+	if err := errors.Join(os.Mkdir(filepath.Dir(manifest), 0o700), os.WriteFile(manifest, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s.free = func(string) (int64, bool) { return spaceMargin, true }
+	if made, err := s.backUp(t.Context()); err == nil {
+		t.Errorf("a new manifest: got %+v, want that it tries", made)
+	}
 
 	// Only the oldest of its own go, and only after a new one.
 	name := func(year, day int) string {
