@@ -1,6 +1,6 @@
 // Package control is the client of a running server's control socket, a unix socket in its
 // data directory that is open to the server's user and root. `karve snapshot`, `karve reset`,
-// `karve datastore` and `karve status` use it.
+// `karve datastore`, `karve manifests` and `karve status` use it.
 package control
 
 import (

@@ -142,6 +142,7 @@ func local(text []byte) error {
 	for _, r := range references {
 		// kustomize's forms of a remote reference have a scheme, a user, or GitHub's name.
 		if strings.ContainsAny(r, ":@") || strings.HasPrefix(strings.ToLower(r), "github.com") {
+			r = r[strings.LastIndex(r, "@")+1:] // without a password
 			return fmt.Errorf("%q is refused: a kustomization may only name local files", r)
 		}
 	}

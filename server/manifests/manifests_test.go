@@ -398,6 +398,7 @@ func TestErrorsQuoteNoSecrets(t *testing.T) {
 		"resources: [a.yaml]\npatches: [{patch: 'a: planted'}]":                       "PatchTransformer",
 		"resources: [a.yaml]\npatches: [{patch: '{planted', target: {kind: Secret}}]": "PatchTransformer",
 		"resources: [broken.yaml]":                                                    "broken.yaml",
+		"resources: ['https://me:planted@example.com/a']":                             `"example.com/a" is refused`,
 		"resources: [anchor.yaml]":                                                    "anchor.yaml",
 		"resources: [tag.yaml]":                                                       "yaml: ",
 		"resources: [key.yaml]":                                                       "yaml: ",
@@ -451,6 +452,46 @@ func TestIDs(t *testing.T) {
 			t.Errorf("%s: got %v, %s, %s", want, kind, in, name)
 		}
 	}
+}
+
+// A unit that has changed is applied when two looks have seen the same, and any change makes what has failed try again.
+func TestChoose(t *testing.T) {
+	w := &watcher{known: map[string]*state{}}
+	look := func(want string, scope scope, units ...string) {
+		t.Helper()
+		var all []*unit
+		for _, text := range units {
+			name, stamp, _ := strings.Cut(text, " ")
+			all = append(all, &unit{name: name, stamp: stamp})
+		}
+		todo, pending := w.choose(all, scope)
+		got := fmt.Sprint(pending)
+		for _, u := range todo {
+			got += " " + u.name
+			w.known[u.name] = &state{stamp: u.stamp, again: u.stamp == "bad"}
+		}
+		if got != want {
+			t.Errorf("%v: got %s, want %s", units, got, want)
+		}
+		if !pending {
+			w.next = time.Time{}
+		}
+	}
+	look("false a b", settled, "a 1", "b bad") // a start waits for nothing
+	look("false", settled, "a 1", "b bad")
+	look("true b", settled, "a 2", "b bad")
+	look("true b", settled, "a 3", "b bad")
+	look("false a b", settled, "a 3", "b bad")
+	look("true b", settled, "b bad", "c 1") // a is renamed
+	if w.known["a"] != nil {
+		t.Error("a file that is gone is known")
+	}
+	look("false c b", changed, "c 1", "b bad")
+	look("false b", changed, "c 1", "b bad")
+	look("false c b", everything, "c 1", "b bad")
+	w.next = time.Now()
+	look("false b", settled, "c 1", "b bad")
+	look("false b", settled, "b bad")
 }
 
 // An inventory of an earlier release has the objects of each file.
