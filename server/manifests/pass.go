@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/client-go/rest"
+	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/panics"
@@ -22,10 +22,9 @@ type batch struct {
 }
 
 // pass applies units, and finds what no file describes if all units are known. The error is of the whole pass; those of the units are in their states.
-func (w *watcher) pass(ctx context.Context, todo []*unit, all bool) error {
+func (w *watcher) pass(ctx context.Context, todo []*unit, all bool) (err error) {
 	if w.cluster == nil {
-		var err error
-		if w.cluster, err = connect(rest.CopyConfig(w.client)); err != nil {
+		if w.cluster, err = connect(w.client); err != nil {
 			return err
 		}
 	}
@@ -35,15 +34,7 @@ func (w *watcher) pass(ctx context.Context, todo []*unit, all bool) error {
 	if err != nil {
 		return err
 	}
-	batches := make([]batch, 0, len(todo))
-	for _, u := range todo {
-		b := batch{state: &state{Manifest: control.Manifest{File: u.name}, stamp: u.stamp}}
-		err := panics.Catch(func() (err error) { b.objects, err = u.read(); return err })
-		if err != nil {
-			b.Problems, b.partial = strings.Split(withoutQuotes(err), "\n"), true
-		}
-		batches, w.known[u.name] = append(batches, b), b.state
-	}
+	batches := w.read(todo)
 	for _, early := range []bool{true, false} {
 		found := w.resolveAll(batches, early)
 		for _, d := range found {
@@ -63,11 +54,26 @@ func (w *watcher) pass(ctx context.Context, todo []*unit, all bool) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	w.finish(batches)
+	w.share()
+	w.log()
 	if !all {
 		return nil
 	}
 	return w.survey(ctx)
+}
+
+// read reads units, whose former states are forgotten.
+func (w *watcher) read(todo []*unit) (batches []batch) {
+	now := time.Now().UTC().Truncate(time.Second)
+	for _, u := range todo {
+		b := batch{state: &state{Manifest: control.Manifest{File: u.name, At: &now}, stamp: u.stamp}}
+		err := panics.Catch(func() (err error) { b.objects, err = u.read(); return err })
+		if err != nil {
+			b.Problems, b.partial = strings.Split(withoutQuotes(err), "\n"), true
+		}
+		batches, w.known[u.name] = append(batches, b), b.state
+	}
+	return batches
 }
 
 // resolveAll finds out where the API has the objects of units: those that others may need, or the others.
@@ -129,12 +135,8 @@ func (s *state) refused(o object, err error) {
 	s.Problems, s.again = append(s.Problems, strings.ReplaceAll(text, "\n", "; ")), true
 }
 
-// finish completes the states of units, names objects in several files, and logs what is new.
-func (w *watcher) finish(batches []batch) {
-	now := time.Now().UTC().Truncate(time.Second)
-	for _, b := range batches {
-		b.At = &now
-	}
+// share names the objects that several units describe, in each of them.
+func (w *watcher) share() {
 	for _, s := range w.known {
 		s.shared = nil
 	}
@@ -146,21 +148,20 @@ func (w *watcher) finish(batches []batch) {
 			}
 		}
 	}
+}
+
+// log logs the states that are new.
+func (w *watcher) log() {
 	maps.DeleteFunc(w.logged, func(name, _ string) bool { return w.known[name] == nil })
 	for _, name := range slices.Sorted(maps.Keys(w.known)) {
 		s := w.known[name].told()
-		text := fmt.Sprintf("applied, objects: %d", s.Objects)
+		level, text := logrus.InfoLevel, fmt.Sprintf("applied, objects: %d", s.Objects)
 		if len(s.Problems) > 0 {
-			text = strings.Join(s.Problems, "; ")
+			level, text = logrus.WarnLevel, strings.Join(s.Problems, "; ")
 		}
-		if w.logged[name] == w.known[name].stamp+text {
-			continue
-		}
-		w.logged[name] = w.known[name].stamp + text
-		if len(s.Problems) > 0 {
-			w.Log.Warnf("manifests: %s: %s", name, text)
-		} else {
-			w.Log.Infof("manifests: %s: %s", name, text)
+		if now := w.known[name].stamp + text; w.logged[name] != now {
+			w.logged[name] = now
+			w.Log.Logf(level, "manifests: %s: %s", name, text)
 		}
 	}
 }
