@@ -2,11 +2,8 @@ package join
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 )
 
@@ -279,22 +275,6 @@ func TestNodeTakesOnlyAuthoritiesThatAreVouchedFor(t *testing.T) {
 	if strings.TrimSpace(string(c.ca)) == "" || strings.Contains(string(c.ca), strings.TrimSpace(string(own.pem))) || strings.Contains(string(c.ca), strings.TrimSpace(string(signed))) {
 		t.Errorf("a join takes\n%s", c.ca)
 	}
-}
-
-// selfSigned makes an authority with the name and the key of a client.
-func selfSigned(t *testing.T, client *x509.Certificate, key []byte) []byte {
-	t.Helper()
-	parsed, err := keyutil.ParsePrivateKeyPEM(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), RawSubject: client.RawSubject, NotBefore: client.NotBefore, NotAfter: client.NotAfter,
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, client.PublicKey, parsed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // A certificate that the cluster does not accept changes nothing.

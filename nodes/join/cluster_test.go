@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/keyutil"
 	"k8s.io/cluster-bootstrap/token/jws"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 
@@ -267,6 +268,22 @@ func (ca testCA) client(request []byte, until time.Time) []byte {
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, parsed.PublicKey, ca.key)
 	if err != nil {
 		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// selfSigned makes an authority with the name and the key of a client.
+func selfSigned(t *testing.T, client *x509.Certificate, key []byte) []byte {
+	t.Helper()
+	parsed, err := keyutil.ParsePrivateKeyPEM(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), RawSubject: client.RawSubject, NotBefore: client.NotBefore, NotAfter: client.NotAfter,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, client.PublicKey, parsed)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -41,6 +41,7 @@ const ServingApprover = "kubelet-serving-approver"
 const (
 	nodeUserPrefix = "system:node:"
 	nodesGroup     = "system:nodes"
+	mostNames      = 32 // and addresses of a request: a node writes as many as it likes into it, and into its Node
 )
 
 // How long the approver waits before it repeats a request that failed.
@@ -223,8 +224,7 @@ func (c *servingApproverController) sync(ctx context.Context, name string) error
 	return err
 }
 
-// errNotYet means that the Node is not there yet, or has no addresses yet. A kubelet asks for its
-// certificate at about the time at which it registers its Node.
+// errNotYet means that the Node is not there, or has no addresses. A kubelet asks for both at about the same time.
 var errNotYet = errors.New("the Node has no addresses yet")
 
 // known is what names and addresses in requests are compared with.
@@ -299,9 +299,6 @@ func refuse(csr *certificatesv1.CertificateSigningRequest, known known) error {
 	}
 	return known.checkNames(request, name)
 }
-
-// mostNames is how many names and addresses a request may have. A node writes as many as it likes into a request, and into its Node.
-const mostNames = 32
 
 // reservedNames are those of every API server.
 var reservedNames = []string{"localhost", "kubernetes", "kubernetes.default"}
