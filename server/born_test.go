@@ -109,9 +109,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 	kept := filepath.Join(h.certs, "certs")
 	_, err := os.Stat(kept)
 	if _, own := os.Stat(filepath.Join(dir, "certs")); err == nil && own != nil {
-		if err := os.CopyFS(filepath.Join(dir, "certs"), os.DirFS(kept)); err != nil {
-			t.Fatal(err)
-		}
+		copyKeys(t, filepath.Join(dir, "certs"), kept)
 	}
 	c, err := launch(dir, func(config *server.Config) {
 		h.configure(t, config)
@@ -156,9 +154,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 		t.Fatalf("%v; log:\n%s", err, c.log)
 	}
 	if _, err := os.Stat(kept); h.certs != "" && err != nil {
-		if err := os.CopyFS(kept, os.DirFS(filepath.Join(dir, "certs"))); err != nil {
-			t.Fatal(err)
-		}
+		copyKeys(t, kept, filepath.Join(dir, "certs"))
 	}
 	s.stored, s.atOnce = stored(t, dir)
 	s.log = c.log.String()

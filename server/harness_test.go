@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -174,6 +175,15 @@ func once(t *testing.T, dir string, configure func(*server.Config), do func(c *c
 	}
 	fatal(t, errors.Join(err, c.stop()))
 	return c.log.String()
+}
+
+// copyKeys copies the keys of a cluster for another one, which is a new one to them.
+func copyKeys(t *testing.T, to, from string) {
+	t.Helper()
+	err := errors.Join(os.CopyFS(to, os.DirFS(from)), os.Remove(filepath.Join(to, "served")))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
 }
 
 func fatal(t *testing.T, err error) {
