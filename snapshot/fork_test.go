@@ -98,6 +98,50 @@ func half(t *testing.T, file string, names ...string) string {
 	return dir
 }
 
+// Retention tells a fork from its original by a number that a restored backup of either keeps.
+func TestForkOf(t *testing.T) {
+	of := func(dir string) int64 {
+		t.Helper()
+		id, err := snapshot.ForkOf(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, datastore.EngineFile)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	restoredFrom := func(file string) string {
+		t.Helper()
+		dir := t.TempDir()
+		if err := restored(t.Context(), file, dir); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	original := made(t, cluster(t))
+	fork := t.TempDir()
+	if _, err := snapshot.Fork(t.Context(), original, target(fork, fork)); err != nil {
+		t.Fatal(err)
+	}
+	id, backup := of(fork), filepath.Join(t.TempDir(), "backup")
+	if _, err := take(t, snapshot.Source{DataDir: fork, StoreDir: fork}, backup); err != nil {
+		t.Fatal(err)
+	}
+	if again := of(restoredFrom(backup)); id == 0 || again != id {
+		t.Errorf("the fork has %d, and restored %d", id, again)
+	}
+	if again := of(restoredFrom(original)); again != 0 {
+		t.Errorf("the original, restored, has %d", again)
+	}
+	err := snapshot.WithFile(backup, func(s *snapshot.Snapshot) error {
+		if s.Fork != id {
+			t.Errorf("a backup of the fork has %d, want %d", s.Fork, id)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A fork that finishes another one changes no file that this has not made, whichever directory of
 // the datastore the start names.
 func TestForkLeavesForeignFiles(t *testing.T) {

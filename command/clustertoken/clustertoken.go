@@ -21,6 +21,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/socket"
@@ -97,10 +98,15 @@ func create(c *cli.Context) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	err := atomicfile.Create(file, false, func(w io.Writer) error {
-		_, err := io.WriteString(w, membership.NewToken())
-		return err
-	})
+	to, err := destination.Find(file, destination.Rules{})
+	if err == nil {
+		err = destination.Act(to, func() error {
+			return atomicfile.Create(to, false, func(w io.Writer) error {
+				_, err := io.WriteString(w, membership.NewToken())
+				return err
+			})
+		})
+	}
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists, and may be the secret of a cluster: name another file", file)
 	} else if err != nil {

@@ -6,9 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
@@ -103,4 +106,16 @@ func stagePlace(dir string) string {
 		return os.TempDir()
 	}
 	return place
+}
+
+// readAsOwner is readFiles as the owner of the directory: no link or file there leads root to what the owner may not read.
+func readAsOwner(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {
+	err = ownership.Act(dir, func() (err error) {
+		s, config, err = readFiles(dir, now)
+		return err
+	})
+	if err == nil && s.PID != 0 && len(s.Listening) == 0 {
+		s.Listening = check.Listening(s.PID) // the owner may not look at a process of another user
+	}
+	return s, config, err
 }

@@ -120,7 +120,7 @@ func createBackup(c *cli.Context) error {
 	if err := recordBackup(c, file, info); err != nil { // the backup itself is complete
 		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
 	}
-	fmt.Fprintf(told(c, file), "wrote and verified %s: %d keys at revision %d%s\n", file, info.Keys, info.Revision, sealed)
+	fmt.Fprintf(told(c, file), "wrote and verified %s: %d keys at revision %d%s\n", called(file), info.Keys, info.Revision, sealed)
 	return nil
 }
 

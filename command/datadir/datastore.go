@@ -169,7 +169,7 @@ func datastoreBackup(c *cli.Context) error {
 			fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
 		}
 	}
-	fmt.Fprintf(told(c, file), "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
+	fmt.Fprintf(told(c, file), "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, called(file), b.Bytes)
 	return nil
 }
 

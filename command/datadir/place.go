@@ -103,6 +103,14 @@ func plainly(w io.Writer, r io.Reader) error {
 	return err
 }
 
+// called is how a command names what it has written.
+func called(file string) string {
+	if file == destination.Stdout {
+		return "standard output"
+	}
+	return file
+}
+
 // told returns where a command says what it has done: not to standard output, if that has the file.
 func told(c *cli.Context, file string) io.Writer {
 	if file == destination.Stdout {

@@ -49,7 +49,7 @@ func Snapshot() *cli.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(told(c, file), "wrote %d keys at revision %d, certificates and keys to %s\n", info.Keys, info.Revision, name)
+			fmt.Fprintf(told(c, file), "wrote %d keys at revision %d, certificates and keys to %s\n", info.Keys, info.Revision, called(file))
 			return nil
 		},
 	}

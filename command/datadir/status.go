@@ -179,18 +179,6 @@ func readState(ctx context.Context, dir string, now time.Time) (*ServerState, er
 	return s, s.ask(limited, config)
 }
 
-// readAsOwner is readFiles as the owner of the directory: no link or file there leads root to what the owner may not read.
-func readAsOwner(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {
-	err = ownership.Act(dir, func() (err error) {
-		s, config, err = readFiles(dir, now)
-		return err
-	})
-	if err == nil && s.PID != 0 && len(s.Listening) == 0 {
-		s.Listening = check.Listening(s.PID) // the owner may not look at a process of another user
-	}
-	return s, config, err
-}
-
 // readFiles reads what a data directory says of its server. With config, the server can be asked for the rest;
 // it is nil for one that is stopped or starting.
 func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {

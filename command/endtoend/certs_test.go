@@ -72,7 +72,12 @@ func TestRenewLeavesOtherCertificates(t *testing.T) {
 func TestServersOfKubeconfig(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	k := certs.Kubeconfig{Server: "https://127.0.0.1:7443", Advertised: "https://karve.example:443"}
+	store, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(dir, "certs"), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := store.Kubeconfig(certs.Admin, "https://127.0.0.1:7443")
+	k.Advertised = "https://karve.example:443"
 	if err := certs.WriteKubeconfig(filepath.Join(dir, "admin.kubeconfig"), 0, k); err != nil {
 		t.Fatal(err)
 	}

@@ -101,9 +101,10 @@ func TestDatastoreStopped(t *testing.T) {
 	if s := readDatastore(t, dir); s.Revision < restoredRevision || s.CompactRevision != s.Revision {
 		t.Errorf("stats after restore: got %+v, want revision and compaction %d or more", s, restoredRevision)
 	}
-	for _, args := range []string{"stats --data-dir .", "verify --data-dir .", "backup --data-dir . b", "restore --data-dir . b", "restore --data-dir new b"} {
+	at := filepath.Base(dir)
+	for _, args := range []string{"stats --data-dir " + at, "verify --data-dir " + at, "backup --data-dir " + at + " b", "restore --data-dir " + at + " b", "restore --data-dir new b"} {
 		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
-		cmd.Dir = dir // names are relative to where the command runs
+		cmd.Dir = filepath.Dir(dir) // names are relative to where the command runs
 		succeed(t, cmd)
 	}
 	empty := filepath.Join(t.TempDir(), "new")
@@ -304,7 +305,7 @@ func TestDatastoreProblems(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &v); err != nil || got.code != 1 || v.OK || len(v.Problems) != 1 {
 		t.Errorf("verify -o json: code %d, %+v (%v), want 1 and one problem", got.code, v, err)
 	}
-	wantProblems(t, finish(t, command(t, "karve", "datastore", "backup", "--data-dir", dir, filepath.Join(dir, "b"))), path+"…has a bad checksum")
+	wantProblems(t, finish(t, command(t, "karve", "datastore", "backup", "--data-dir", dir, filepath.Join(t.TempDir(), "b"))), path+"…has a bad checksum")
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "restore", "--data-dir", empty, path)), path+"…has a bad checksum")
 }
 
