@@ -33,12 +33,17 @@ func clusterOf(c *cli.Context, kv clientv3.KV) membership.Cluster {
 	return membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}), Alone: true, Ways: apiserver.Ways}
 }
 
-// encryptionFile is the path of the encryption configuration of the configured server, which need not exist.
-func encryptionFile(c *cli.Context) string {
+// withEncryption calls check with the path of the encryption configuration of the configured server. If there is none, an argument of the
+// server's may name one, and nothing is checked.
+func withEncryption(c *cli.Context, check func(file string) error) error {
+	file := certs.EncryptionFile(filepath.Join(Absolute(c.String("data-dir")), "certs"))
 	if files := options.ConfiguredFiles(c); len(files) > 1 {
-		return files[len(files)-1]
+		file = files[len(files)-1]
 	}
-	return certs.EncryptionFile(filepath.Join(Absolute(c.String("data-dir")), "certs"))
+	if !Exists(file) {
+		return nil
+	}
+	return check(file)
 }
 
 // inPlace is the error of a command that has put data in place with which no server will start.
@@ -67,7 +72,10 @@ func withKeys(c *cli.Context, lock *directory.Lock, file string, replace func() 
 		}
 	}
 	if wrong == nil {
-		if err := clusterOf(c, membership.File(file)).CheckReadable(c.Context, encryptionFile(c), true); err != nil {
+		err := withEncryption(c, func(encryption string) error {
+			return clusterOf(c, membership.File(file)).CheckReadable(c.Context, encryption, true)
+		})
+		if err != nil {
 			return fmt.Errorf("nothing was changed, because no server would start with these data: %w", err)
 		}
 	}

@@ -180,7 +180,7 @@ func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.
 			return nil, err
 		}
 		return snapshots.ResetStopped(c.Context, dir, c.String("datastore-endpoint"), from, dryRun, func(to *datastore.Dump) error {
-			return clusterOf(c, nil).CheckReadableIn(to.Each, encryptionFile(c))
+			return withEncryption(c, func(encryption string) error { return clusterOf(c, nil).CheckReadableIn(to.Each, encryption) })
 		})
 	}
 	client := control.New(dir)

@@ -271,7 +271,9 @@ func TestNoHome(t *testing.T) {
 // A directory for temporary files that is missing is one that the user has named.
 func TestNoTempDir(t *testing.T) {
 	t.Parallel()
-	backup := write(t, "backup", "karve")
+	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
+	start(t, dir, bare...).stop()
+	karve(t, "backup", "create", "--data-dir", dir, backup)
 	for _, args := range [][]string{{"run", "--", "true"}, {"backup", "verify", backup}} {
 		cmd := command(t, "karve", args...)
 		cmd.Env = append(cmd.Env, "TMPDIR=/nowhere")
