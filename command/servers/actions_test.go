@@ -31,6 +31,8 @@ var notAsOwner = map[string]string{
 	"datadir: import":      "as restore",
 	"datadir: migrate":     "asOwnerOf: either end may be another directory",
 	"datadir: reset":       "opens the file of its argument before",
+	"datadir: apply":       "asks the server",
+	"datadir: prune":       "as apply",
 	"datadir: status":      "readAsOwner",
 	"datadir: wait":        "as status",
 	"datadir: kubeconfig":  "servers.KubeconfigText; --into is a file of root's",
