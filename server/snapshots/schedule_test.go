@@ -116,6 +116,7 @@ func TestScheduledBackups(t *testing.T) {
 	if made, err := s.backUp(t.Context()); err == nil {
 		t.Errorf("a new manifest: got %+v, want that it tries", made)
 	}
+	s.free = nil
 
 	// Only the oldest of its own go, and only after a new one.
 	name := func(year, day int) string {
