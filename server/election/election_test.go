@@ -827,29 +827,47 @@ func TestMetric(t *testing.T) {
 	})
 }
 
-// A request that is under way ends with the term.
+// A request that is under way ends with the term, also if what sends it waits for something else.
 func TestFenceEndsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		term := newTerm(suspendedToo.now().add(time.Hour), suspendedToo)
-		client, err := rest.HTTPClientFor(term.Fence(&rest.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-			<-r.Context().Done()
-			return nil, r.Context().Err()
-		})}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		failed := make(chan error)
-		go func() {
-			_, err := client.Get("http://localhost/")
-			failed <- err
-		}()
-		synctest.Wait()
-		term.end(errLost)
-		if err := <-failed; !errors.Is(err, ErrOver) {
-			t.Errorf("got %v, want %v", err, ErrOver)
+		for _, deaf := range []bool{false, true} {
+			term := newTerm(suspendedToo.now().add(time.Hour), suspendedToo)
+			closed := make(chan struct{})
+			client, err := rest.HTTPClientFor(term.Fence(&rest.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+				<-r.Context().Done()
+				if !deaf {
+					close(closed)
+					return nil, r.Context().Err()
+				}
+				time.Sleep(30 * time.Second)
+				return &http.Response{StatusCode: http.StatusOK, Body: closing{http.NoBody, func() { close(closed) }}}, nil
+			})}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			failed := make(chan error)
+			go func() {
+				_, err := client.Get("http://localhost/")
+				failed <- err
+			}()
+			synctest.Wait()
+			term.end(errLost)
+			began := time.Now()
+			if err := <-failed; !errors.Is(err, ErrOver) || time.Since(began) > 0 {
+				t.Errorf("deaf %v: got %v after %v, want %v at once", deaf, err, time.Since(began), ErrOver)
+			}
+			<-closed
 		}
 	})
 }
+
+// closing calls a function when it is closed.
+type closing struct {
+	io.ReadCloser
+	closed func()
+}
+
+func (c closing) Close() error { c.closed(); return nil }
 
 // The datastore refuses the write of a request that has passed the fence, as soon as others may lead. It does not
 // depend on the goroutine that ends the request: in a process that was stopped, it may run late.

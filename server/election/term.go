@@ -129,7 +129,7 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(writes.With(r.Context(), f.term.left))
 	unwatch := context.AfterFunc(f.term.ctx, func() { cancel(context.Cause(f.term.ctx)) })
 	done := func() { unwatch(); cancel(nil) }
-	response, err := f.next.RoundTrip(r.WithContext(ctx))
+	response, err := f.send(r.WithContext(ctx))
 	if err != nil {
 		if over := context.Cause(ctx); over != nil && r.Context().Err() == nil {
 			err = over
@@ -139,6 +139,32 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	response.Body = &fencedBody{response.Body, done}
 	return response, nil
+}
+
+// send is the next RoundTrip, but returns when the context ends. Upstream's source of tokens waits for half a minute between its
+// attempts, whatever the context is (k8s.io/controller-manager/pkg/clientbuilder), and a controller that waits keeps the term's
+// work from ending. What it sends after that has a context that has ended.
+func (f fence) send(r *http.Request) (*http.Response, error) {
+	type answer struct {
+		*http.Response
+		error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		response, err := f.next.RoundTrip(r)
+		answers <- answer{response, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.Response, a.error
+	case <-r.Context().Done():
+		go func() {
+			if a := <-answers; a.Response != nil {
+				a.Body.Close()
+			}
+		}()
+		return nil, r.Context().Err()
+	}
 }
 
 // WrappedRoundTripper is for client-go, which looks through wrappers.
