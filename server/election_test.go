@@ -1,9 +1,7 @@
 package server_test
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,17 +59,7 @@ func sharing(t *testing.T, socket, advertise string, like *cluster, configure fu
 	t.Cleanup(way.end)
 	dir := t.TempDir()
 	if like != nil {
-		certs := filepath.Join(dir, "certs")
-		if err := os.CopyFS(certs, os.DirFS(filepath.Join(like.dir, "certs"))); err != nil {
-			t.Fatal(err)
-		}
-		keys, err := filepath.Glob(filepath.Join(certs, "*.key"))
-		for _, key := range keys { // CopyFS makes files that everybody can read
-			err = errors.Join(err, os.Chmod(key, 0o600))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		copyKeys(t, filepath.Join(dir, "certs"), filepath.Join(like.dir, "certs"))
 	}
 	c, err := launch(dir, func(c *server.Config) {
 		c.DatastoreEndpoint, c.AdvertiseAddress = "http://"+way.listener.Addr().String(), advertise

@@ -177,12 +177,17 @@ func once(t *testing.T, dir string, configure func(*server.Config), do func(c *c
 	return c.log.String()
 }
 
-// copyKeys copies the keys of a cluster for another one, which is a new one to them.
+// copyKeys copies the keys of a cluster, which may run, for another one, to which they are new.
 func copyKeys(t *testing.T, to, from string) {
 	t.Helper()
-	err := errors.Join(os.CopyFS(to, os.DirFS(from)), os.Remove(filepath.Join(to, "served")))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
+	entries, err := os.ReadDir(from)
+	fatal(t, errors.Join(err, os.MkdirAll(to, 0o700)))
+	for _, e := range entries {
+		if e.Name() == "served" || strings.HasPrefix(e.Name(), ".") { // a file that is being written
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(from, e.Name()))
+		fatal(t, errors.Join(err, os.WriteFile(filepath.Join(to, e.Name()), content, 0o600)))
 	}
 }
 
