@@ -50,6 +50,12 @@ func arrange(root *cli.App, args []string) []string {
 // completionFlag ends the arguments when a shell asks what could come next.
 const completionFlag = "--generate-bash-completion"
 
+// asksBehindDashes reports whether a shell asks what could come behind "--". urfave/cli takes completionFlag for an argument there, and
+// would act: run what stands behind `karve run --`.
+func asksBehindDashes(args []string) bool {
+	return len(args) > 0 && args[len(args)-1] == completionFlag && slices.Contains(args, "--")
+}
+
 // takesValue reports whether the first of the commands that has an option takes the next argument for its value.
 func takesValue(option string, commands ...*cli.Command) bool {
 	for _, c := range commands {

@@ -78,6 +78,9 @@ func exitCode(err error) int {
 // run is the whole program except kubectl. It takes everything from its arguments, apart from
 // KARVE_… variables.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if asksBehindDashes(args) { // the shell proposes files
+		return nil
+	}
 	app := newApp(args, stdout, stderr)
 	err := app.RunContext(ctx, arrange(app, args))
 	if errors.Is(err, errAnswered) {

@@ -48,6 +48,32 @@ func TestBashDoesNotRunProposals(t *testing.T) {
 	}
 }
 
+// A shell that asks what could come next runs nothing, also behind "--", and makes no file.
+func TestCompletionHasNoEffect(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	made, data := filepath.Join(dir, "made"), filepath.Join(dir, "data")
+	for _, args := range [][]string{
+		{"run", "--", "touch", made},
+		{"run", "touch", made},
+		{"run", "--data-dir", data, "--", "touch", made},
+		{"server", "--data-dir", data, "--"},
+		{"server", "--data-dir", data},
+		{"snapshot", "--data-dir", data, "--", made},
+		{"envtest-assets", "--dir", data, "--"},
+		{"cluster-token", "create", "--", made},
+		{"support", "--", made},
+	} {
+		got := finish(t, command(t, "karve", append(args, "--generate-bash-completion")...))
+		if got.code != 0 || got.stderr != "" {
+			t.Errorf("%q: %+v", args, got)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Fatalf("%q made %v, %v", args, left, err)
+		}
+	}
+}
+
 // The script works when it is sourced, with and without completion being there, and as a file in fpath, whose first
 // call has to complete as well.
 func TestZshCompletes(t *testing.T) {
