@@ -15,6 +15,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // Files in the data directory of a fork.
@@ -119,13 +120,13 @@ func check(source string, to Target) (already *Origin, begun *mark, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if same(source, filepath.Join(dataDir, FileName)) {
+	if atomicfile.Same(source, filepath.Join(dataDir, FileName)) {
 		return nil, nil, fmt.Errorf("%s is a part of the data directory, which the fork would replace: copy it elsewhere", source)
 	}
 	if !info.IsDir() {
 		return nil, begun, to.read(source, func(*Snapshot) error { return nil })
 	}
-	if same(source, dataDir) {
+	if atomicfile.Same(source, dataDir) {
 		return nil, nil, fmt.Errorf("%s is the data directory itself", source)
 	}
 	if _, err := os.Stat(filepath.Join(source, datastore.EngineFile)); err != nil {
@@ -137,7 +138,7 @@ func check(source string, to Target) (already *Origin, begun *mark, err error) {
 // alreadyOf returns what the cluster in dataDir was made of, if that was source. A service starts with the same options again and
 // again, also when the source has changed or is gone: only its path counts. Forks of v1.36.4 have no record of it.
 func alreadyOf(source, dataDir, taken string) (*Origin, error) {
-	if same(source, dataDir) {
+	if atomicfile.Same(source, dataDir) {
 		return nil, fmt.Errorf("%s is the data directory itself", source)
 	}
 	of := OriginOf(dataDir)
@@ -179,15 +180,6 @@ func OriginOf(dataDir string) *Origin {
 		return nil
 	}
 	return out
-}
-
-func same(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
 }
 
 // occupied lists the names that a cluster has and a fork makes.

@@ -29,7 +29,7 @@ import (
 // A stop at any point leaves the old database or the new one in place. progress may be nil.
 func Restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*backup.Result, error) {
 	to := filepath.Join(lock.Dir(), datastore.EngineFile)
-	if directory.Same(file, to) {
+	if atomicfile.Same(file, to) {
 		return nil, fmt.Errorf("restore %s: this is the database itself", file)
 	}
 	v, err := backup.Verify(ctx, sqlitefile.ClosedFile(file), nil)

@@ -16,16 +16,6 @@ func Exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// Same reports whether two paths name the same file, which exists.
-func Same(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
 // Unused returns name, or name with a number, so that there is no file of that name yet, alone or with one
 // of the endings.
 func Unused(name string, endings ...string) (string, error) {

@@ -8,6 +8,16 @@ import (
 	"path/filepath"
 )
 
+// Same reports whether two paths name the same file, which exists.
+func Same(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
 // Rename gives a finished, synced file its name, replaces a file of that name, and makes the
 // name durable. Both names must be in the same file system.
 func Rename(from, to string) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
@@ -70,7 +71,7 @@ func isOutput(info fs.FileInfo) bool {
 // isBelow reports whether a file, which need not exist, is somewhere in a directory, by whatever name.
 func isBelow(file, dir string) bool {
 	for at := filepath.Dir(file); ; at = filepath.Dir(at) {
-		if same(at, dir) {
+		if atomicfile.Same(at, dir) {
 			return true
 		}
 		if at == filepath.Dir(at) {
@@ -82,24 +83,15 @@ func isBelow(file, dir string) bool {
 // isOne reports whether a file is one of places, or directly in one of them.
 func isOne(file string, places []string) bool {
 	for _, place := range places {
-		if same(filepath.Dir(file), place) || filepath.Base(file) == filepath.Base(place) && same(filepath.Dir(file), filepath.Dir(place)) {
+		if atomicfile.Same(filepath.Dir(file), place) || filepath.Base(file) == filepath.Base(place) && atomicfile.Same(filepath.Dir(file), filepath.Dir(place)) {
 			return true
 		}
 	}
 	return false
 }
 
-func same(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
-// Act calls body as the user in whose directory a file is to be made, if this process is root's. A directory of root's below another
-// user's, who can exchange it, counts as that user's.
+// Act calls body as the user in whose directory a file is to be made, if this process is root's. If a directory above that one belongs to
+// another user, who can replace everything below, it acts as that user.
 func Act(file string, body func() error) error { return ownership.ActOutside(usersDir(file), body) }
 
 // SameUser reports whether [Act] acts as the owner of dir.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/kine/external"
 )
 
@@ -20,7 +20,7 @@ func (e End) same(other End) bool {
 	case e.Etcd != nil && other.Etcd != nil:
 		return slices.ContainsFunc(e.Etcd, func(one string) bool { return slices.Contains(other.Etcd, one) })
 	case e.Dir != "" && other.Dir != "":
-		return filepath.Clean(e.Dir) == filepath.Clean(other.Dir) || directory.Same(e.Dir, other.Dir)
+		return filepath.Clean(e.Dir) == filepath.Clean(other.Dir) || atomicfile.Same(e.Dir, other.Dir)
 	}
 	return false
 }

@@ -113,7 +113,7 @@ func (m *Machine) writeUninstaller() error {
 // placeProgram makes a file the installed program, if no server has one, and returns what undoes that.
 func (m *Machine) placeProgram(ctx context.Context, program string) (undo func() error, err error) {
 	target := m.path(ProgramFile)
-	if HasServer(m) || same(program, target) {
+	if HasServer(m) || atomicfile.Same(program, target) {
 		return func() error { return nil }, nil
 	}
 	in, err := os.Open(program)
@@ -141,12 +141,6 @@ func (m *Machine) placeProgram(ctx context.Context, program string) (undo func()
 		}
 		return files.PutBack()
 	}, nil
-}
-
-func same(a, b string) bool {
-	infoA, errA := os.Stat(a)
-	infoB, errB := os.Stat(b)
-	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // Uninstall is Remove, and takes away what Install placed. The program stays if a server needs it.
