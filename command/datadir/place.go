@@ -12,7 +12,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/snapshot"
@@ -46,11 +45,19 @@ func existsAlready(name string) error {
 // there as the owner of that directory. So root follows no name that another user can exchange.
 func place(c *cli.Context, file string, aside bool, build func(*directory.TempDir) error, copyTo func(io.Writer, io.Reader) error) (err error) {
 	owned := ownedDir(c)
-	beside := !aside && file != destination.Stdout && destination.SameUser(file, owned) && !directory.Shared(filepath.Dir(file))
-	above := owned
-	if beside {
-		above = filepath.Dir(file)
+	if !aside && file != destination.Stdout && destination.SameUser(file, owned) && !directory.Shared(filepath.Dir(file)) {
+		err = ownership.Act(owned, func() error { return directory.Place(file, c.Bool("overwrite"), build) })
+	} else {
+		err = placeCopy(c, owned, file, build, copyTo)
 	}
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, snapshot.ErrExists) { // made meanwhile
+		return existsAlready(file)
+	}
+	return err
+}
+
+// placeCopy is place for a file that is made in the directory owned, as its owner.
+func placeCopy(c *cli.Context, owned, file string, build func(*directory.TempDir) error, copyTo func(io.Writer, io.Reader) error) (err error) {
 	var temp *directory.TempDir
 	var made *os.File
 	defer func() {
@@ -62,39 +69,26 @@ func place(c *cli.Context, file string, aside bool, build func(*directory.TempDi
 		}
 	}()
 	err = ownership.Act(owned, func() (err error) {
-		if temp, err = directory.NewTempDir(above); err != nil {
+		if temp, err = directory.NewTempDir(owned); err != nil {
 			return err
 		}
-		if !beside {
-			err = checkBackupSpace(c, owned)
-		}
-		if err == nil {
+		if err = checkBackupSpace(c, owned); err == nil {
 			err = build(temp)
 		}
-		switch {
-		case err != nil:
-		case !beside:
+		if err == nil {
 			made, err = os.Open(temp.File())
-		case c.Bool("overwrite"):
-			err = atomicfile.Rename(temp.File(), file)
-		default:
-			err = atomicfile.RenameNew(temp.File(), file)
 		}
 		return err
 	})
 	switch {
-	case err != nil || beside:
+	case err != nil:
+		return err
 	case file == destination.Stdout:
-		err = copyTo(c.App.Writer, made)
-	default:
-		err = destination.Act(file, func() error {
-			return snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer, _ string) error { return copyTo(w, made) })
-		})
+		return copyTo(c.App.Writer, made)
 	}
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, snapshot.ErrExists) { // made meanwhile
-		return existsAlready(file)
-	}
-	return err
+	return destination.Act(file, func() error {
+		return snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer, _ string) error { return copyTo(w, made) })
+	})
 }
 
 // plainly copies a file as it is. It shares blocks where the file system can.
