@@ -55,7 +55,7 @@ func supportCommand() *cli.Command {
 
 func writeSupport(c *cli.Context) error {
 	now := time.Now()
-	file := "karve-support-" + now.UTC().Format("20060102T150405Z") + ".tar.gz"
+	file := "karve-support-" + now.UTC().Format(directory.Stamp) + ".tar.gz"
 	if c.Args().Len() > 1 {
 		return fmt.Errorf("karve support takes one FILE, got %q", c.Args().Slice())
 	} else if c.Args().Present() {

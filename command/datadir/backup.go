@@ -93,7 +93,7 @@ func createBackup(c *cli.Context) error {
 		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); err != nil {
 			return err
 		}
-		name = filepath.Join(backups, "karve-"+time.Now().UTC().Format(snapshots.Stamp)+backupSuffix)
+		name = filepath.Join(backups, "karve-"+time.Now().UTC().Format(directory.Stamp)+backupSuffix)
 	case 1:
 		name = c.Args().First()
 	default:

@@ -9,7 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,7 +120,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 // keepState takes a snapshot of the state before a reset, and returns its file.
 func keepState(c *cli.Context, dir string) (file string, err error) {
 	for {
-		file, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format(snapshots.Stamp)))
+		file, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format(directory.Stamp)))
 		if err == nil {
 			err = placeSnapshot(c, dir, file)
 		}
@@ -138,18 +138,14 @@ func removeKept(dir, kept string, but *os.File) (removed []string, err error) {
 	if kept == "" {
 		return nil, nil
 	}
-	entries, err := os.ReadDir(dir) // by name
+	all, err := directory.Kept(dir, beforeReset)
 	if err != nil {
 		return nil, err
 	}
-	var all []string
-	for _, e := range entries {
-		file := filepath.Join(dir, e.Name())
-		if e.Type().IsRegular() && isKept(e.Name()) && filepath.Base(but.Name()) != e.Name() && snapshot.WithFile(file, func(*snapshot.Snapshot) error { return nil }) == nil {
-			all = append(all, file)
-		}
-	}
-	for _, file := range snapshots.Surplus(all, kept, keptStates) {
+	all = slices.DeleteFunc(all, func(file string) bool {
+		return filepath.Base(but.Name()) == filepath.Base(file) || snapshot.WithFile(file, func(*snapshot.Snapshot) error { return nil }) != nil
+	})
+	for _, file := range directory.Surplus(all, kept, keptStates) {
 		if err := os.Remove(file); errors.Is(err, fs.ErrNotExist) {
 			continue // by another reset
 		} else if err != nil {
@@ -158,15 +154,6 @@ func removeKept(dir, kept string, but *os.File) (removed []string, err error) {
 		removed = append(removed, file)
 	}
 	return removed, nil
-}
-
-// isKept reports whether keepState gives a file such a name: with the time, and a number if there was one of that time.
-func isKept(name string) bool {
-	rest, ok := strings.CutPrefix(name, beforeReset)
-	at, number, numbered := strings.Cut(rest, ".")
-	_, err := time.Parse(snapshots.Stamp, at)
-	_, wrong := strconv.ParseUint(number, 10, 32)
-	return ok && err == nil && numbered == (wrong == nil)
 }
 
 // askReset makes the server reset the cluster, or does it itself if none runs.

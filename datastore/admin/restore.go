@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
@@ -19,7 +18,7 @@ import (
 )
 
 // Restore replaces the database in a locked directory with a backup. It verifies the backup first and
-// only reads it. The replaced database stays as mvcc.db.before-restore-TIME, and [keptMax] earlier ones stay, too.
+// only reads it. The replaced database stays as mvcc.db.before-restore-TIME, of which the newest [keptMax] stay.
 //
 // Restore raises the revision ([backup.Above]) above that of the backup and, as far as it can be read, that
 // of the file it replaces, and compacts everything before. A client that
@@ -65,7 +64,7 @@ func Restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 
-	if out.Kept, err = replaceDatabase(lock, fresh, keptSuffix+time.Now().UTC().Format(keptTime)); err != nil {
+	if out.Kept, err = replaceDatabase(lock, fresh, keptSuffix+time.Now().UTC().Format(directory.Stamp)); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 	if out.Kept != "" {
@@ -77,27 +76,18 @@ func Restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 	return out, nil
 }
 
-// The name of a database that a restore has replaced.
-const (
-	keptSuffix = ".before-restore-"
-	keptTime   = "20060102T150405Z"
-)
+// keptSuffix and a time end the name of a database that a restore has replaced.
+const keptSuffix = ".before-restore-"
 
-// keptMax is how many replaced databases stay beside the newest one, as of the states before a reset. It is a number and no age, because the clock of a board may be
-// wrong by years.
-const keptMax = 4
+// keptMax is how many replaced databases stay, as of the states before a reset. It is a number and not an age, because the clock of a
+// board may be wrong by years.
+const keptMax = 5
 
-// removeKept removes the databases that earlier restores have replaced, but for the last ones and newest, and returns their paths.
+// removeKept removes what earlier restores have kept, but for the last ones and newest, and returns the paths.
 func removeKept(database, newest string) (removed []string) {
-	all, _ := filepath.Glob(database + keptSuffix + "*")
-	all = slices.DeleteFunc(all, func(path string) bool {
-		stamp, _, _ := strings.Cut(strings.TrimPrefix(path, database+keptSuffix), ".")
-		_, err := time.Parse(keptTime, stamp)
-		info, statErr := os.Lstat(path)
-		return err != nil || statErr != nil || path == newest || !info.Mode().IsRegular() || !sqlitefile.IsDatabase(path)
-	})
-	slices.Sort(all)
-	for _, path := range all[:max(0, len(all)-keptMax)] {
+	all, _ := directory.Kept(filepath.Dir(database), filepath.Base(database)+keptSuffix) // what cannot be listed stays
+	all = slices.DeleteFunc(all, func(path string) bool { return !sqlitefile.IsDatabase(path) })
+	for _, path := range directory.Surplus(all, newest, keptMax) {
 		if sqlitefile.Remove(path) == nil {
 			removed = append(removed, path)
 		}

@@ -81,7 +81,7 @@ func Salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 	} else if err := v.Err(); err != nil {
 		return nil, err
 	}
-	out.Kept, err = replaceDatabase(lock, fresh, ".before-salvage-"+begin.UTC().Format("20060102T150405Z"))
+	out.Kept, err = replaceDatabase(lock, fresh, ".before-salvage-"+begin.UTC().Format(directory.Stamp))
 	return out, err
 }
 

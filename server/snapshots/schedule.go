@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,8 +28,6 @@ const (
 	BackupsDir = "backups"
 	// BackupSuffix ends the name of a backup.
 	BackupSuffix = ".backup"
-	// Stamp is the form of the time in the names of backups and snapshots.
-	Stamp = "20060102T150405Z"
 
 	scheduledPrefix = "scheduled-" // with another name, a backup is the user's, and stays
 )
@@ -187,7 +184,7 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	}
 	err = fs.ErrExist
 	for at := time.Now().UTC(); errors.Is(err, fs.ErrExist); at = at.Add(time.Second) { // another cluster's may be of the same second
-		made.To = filepath.Join(s.Dir, scheduledPrefix+at.Format(Stamp)+BackupSuffix)
+		made.To = filepath.Join(s.Dir, scheduledPrefix+at.Format(directory.Stamp)+BackupSuffix)
 		err = atomicfile.RenameNew(temp.File(), made.To)
 	}
 	if err != nil {
@@ -251,7 +248,7 @@ func (s *Scheduled) files() (names []string) {
 
 // madeAt returns when a scheduled backup was made, or zero for any other file.
 func madeAt(name string) time.Time {
-	at, err := time.Parse(scheduledPrefix+Stamp+BackupSuffix, name)
+	at, err := time.Parse(scheduledPrefix+directory.Stamp+BackupSuffix, name)
 	if err != nil {
 		return time.Time{}
 	}
@@ -260,18 +257,9 @@ func madeAt(name string) time.Time {
 
 // prune removes the oldest scheduled backups, but never the one that was just made.
 func (s *Scheduled) prune(made string) {
-	for _, name := range Surplus(s.files(), made, s.Keep) {
+	for _, name := range directory.Surplus(s.files(), made, s.Keep) {
 		if err := os.Remove(filepath.Join(s.Dir, name)); err != nil {
 			s.Log.Warnf("an old backup stays: %v", err)
 		}
 	}
-}
-
-// Surplus returns which of names, sorted by the time in them, to remove so that keep stay with made, which is the newest: first
-// those that a wrong clock has dated after it, then the oldest.
-func Surplus(names []string, made string, keep int) []string {
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == made })
-	after, _ := slices.BinarySearch(names, made)
-	order := slices.Concat(names[after:], names[:after])
-	return order[:max(0, len(order)-(keep-1))]
 }

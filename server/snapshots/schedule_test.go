@@ -15,6 +15,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/enginetest"
 	"github.com/karve-k8s/karve/snapshot"
 )
@@ -120,7 +121,7 @@ func TestScheduledBackups(t *testing.T) {
 
 	// Only the oldest of its own go, and only after a new one.
 	name := func(year, day int) string {
-		return time.Date(year, 1, day, 0, 0, 0, 0, time.UTC).Format(scheduledPrefix + Stamp + BackupSuffix)
+		return time.Date(year, 1, day, 0, 0, 0, 0, time.UTC).Format(scheduledPrefix + directory.Stamp + BackupSuffix)
 	}
 	whole, err := os.ReadFile(last.File)
 	if err != nil {
@@ -184,27 +185,5 @@ func TestScheduledBackups(t *testing.T) {
 	s.once(t.Context())
 	if _, err := os.Stat(s.Dir); err == nil || len(reported) != 2 {
 		t.Errorf("got %v and reports %v, want a failure and no directory", err, reported)
-	}
-}
-
-// What a wrong clock has dated into the future goes before what is old, and the newest stays.
-func TestSurplus(t *testing.T) {
-	for name, test := range map[string]struct {
-		names []string
-		made  string
-		keep  int
-		want  string
-	}{
-		"enough":           {[]string{"1", "2", "3"}, "3", 3, "[]"},
-		"the oldest":       {[]string{"1", "2", "3"}, "3", 2, "[1]"},
-		"one":              {[]string{"1", "2", "3"}, "3", 1, "[1 2]"},
-		"of the future":    {[]string{"1", "2", "3", "8", "9"}, "3", 3, "[8 9]"},
-		"a few of them":    {[]string{"1", "2", "3", "8", "9"}, "3", 4, "[8]"},
-		"made in the past": {[]string{"1", "7", "8", "9"}, "1", 4, "[]"},
-		"not there":        {[]string{"1", "2"}, "3", 2, "[1]"},
-	} {
-		if got := fmt.Sprint(Surplus(test.names, test.made, test.keep)); got != test.want {
-			t.Errorf("%s: got %s, want %s", name, got, test.want)
-		}
 	}
 }
