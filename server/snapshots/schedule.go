@@ -80,12 +80,12 @@ type Scheduled struct {
 func (s *Scheduled) Run(ctx context.Context, ready func()) error {
 	registerBackups()
 	s.engine = s.Connect().Engine
+	ready() // no start waits for the disk of the backups, which are opened to see whose they are
 	last := time.Time{}
 	if files := s.files(); len(files) > 0 {
 		last = madeAt(files[len(files)-1])
 		lastSuccess.Set(float64(last.Unix()))
 	}
-	ready()
 	for {
 		timer := time.NewTimer(time.Until(s.next(last, time.Now())))
 		select {
@@ -190,7 +190,7 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.prune(filepath.Base(made.To))
+	s.prune(files, filepath.Base(made.To))
 	return made, nil
 }
 
@@ -255,10 +255,10 @@ func madeAt(name string) time.Time {
 	return at
 }
 
-// prune removes the oldest scheduled backups, but never the one that was just made.
-func (s *Scheduled) prune(made string) {
-	for _, name := range directory.Surplus(s.files(), made, s.Keep) {
-		if err := os.Remove(filepath.Join(s.Dir, name)); err != nil {
+// prune removes the oldest of the scheduled backups before the one that was just made, which stays.
+func (s *Scheduled) prune(before []string, made string) {
+	for _, name := range directory.Surplus(before, made, s.Keep) {
+		if err := os.Remove(filepath.Join(s.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.Log.Warnf("an old backup stays: %v", err)
 		}
 	}
