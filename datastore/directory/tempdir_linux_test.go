@@ -62,7 +62,7 @@ func TestMountedBelow(t *testing.T) {
 	}
 }
 
-// Where others may exchange a temporary directory, what is made in it goes into none of theirs.
+// If another user puts a directory of theirs in place of a temporary one, nothing is made in that.
 func TestExchangedTempDir(t *testing.T) {
 	above, theirs := t.TempDir(), t.TempDir()
 	if err := os.Chmod(above, 0o777); err != nil {

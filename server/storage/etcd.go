@@ -126,7 +126,7 @@ func wentBack(ctx context.Context, newest func(context.Context) (int64, error)) 
 			last, below = now, false
 		case below:
 			return fmt.Errorf("the etcd went back in time: its newest revision is %d, and was %d. It has other data than this server's caches, which begin anew with the next start. "+
-				"Other clients may miss events until they are restarted. To spare that, restore with etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted", now, last)
+				"Other clients may miss events until they are restarted. To spare that, restore with etcdutl snapshot restore --bump-revision $(date +%%s)000 --mark-compacted", now, last)
 		default:
 			below = true
 		}
