@@ -1,7 +1,6 @@
 package install
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,8 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/karve-k8s/karve/command/configfile"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/marker"
 )
@@ -25,8 +23,8 @@ const usualSchedule = "@daily"
 
 // config is the configuration file of a server, and what an installation has to know of it.
 type config struct {
-	text  []byte
-	value map[string]yaml.Node
+	text    []byte
+	options configfile.Options
 
 	dataDir  string
 	location location.Location
@@ -38,105 +36,65 @@ func newConfig(text []byte, given Options, usualDataDir string) (*config, error)
 	isNew := len(text) == 0
 	if isNew {
 		text = []byte(configBegins)
-	} else if !bytes.HasSuffix(text, []byte("\n")) {
-		text = append(bytes.Clone(text), '\n')
-	}
-	var before map[string]yaml.Node
-	if yaml.Unmarshal(text, &before) != nil {
-		before = nil // the new text may be right; otherwise it has the error
-	}
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		if hasValues(before[name], given[name]) { // the same options again change nothing, not even their order
-			continue
-		}
-		text = without(text, name)
-		switch values := given[name]; {
-		case len(values) == 1:
-			text = fmt.Appendf(text, "%s: %s\n", name, quoted(values[0]))
-		case len(values) > 1:
-			text = fmt.Appendf(text, "%s:\n", name)
-			for _, v := range values {
-				text = fmt.Appendf(text, "- %s\n", quoted(v))
-			}
-		}
 	}
 	c := &config{text: text}
-	if err := yaml.Unmarshal(text, &c.value); err != nil {
-		return nil, err
-	}
-	if c.option("data-dir") == "" {
-		c.text = fmt.Appendf(without(c.text, "data-dir"), "data-dir: %s\n", quoted(usualDataDir))
-		c.dataDir = usualDataDir
-	} else {
-		c.dataDir = c.option("data-dir")
-		if len(c.dataDir) > 1 {
-			c.dataDir = strings.TrimSuffix(c.dataDir, "/")
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if err := c.set(name, given[name]...); err != nil {
+			return nil, err
 		}
 	}
+	var problems []error
+	if c.options, problems = configfile.Parse(c.text); len(problems) > 0 {
+		return nil, errors.Join(problems...)
+	}
+	if c.dataDir = c.option("data-dir"); len(c.dataDir) > 1 {
+		c.dataDir = strings.TrimSuffix(c.dataDir, "/")
+	}
 	var err error
-	if c.location, err = location.Parse(c.option("datastore-endpoint"), ""); err != nil {
+	if c.dataDir == "" {
+		c.dataDir, err = usualDataDir, c.set("data-dir", usualDataDir)
+	}
+	if err == nil {
+		c.location, err = location.Parse(c.option("datastore-endpoint"), "")
+	}
+	if err != nil {
 		return nil, err
 	}
 	if dir, err := c.location.DirOnDisk(c.dataDir); err == nil {
 		c.storeDir = strings.TrimSuffix(dir, "/")
 	}
 	if _, ok := given["backup-schedule"]; isNew && !ok && c.storeDir != "" {
-		c.text = fmt.Appendf(c.text, "backup-schedule: %s\n", quoted(usualSchedule))
+		err = c.set("backup-schedule", usualSchedule)
 	}
-	return c, nil
+	return c, err
+}
+
+// set gives an option other values in the text.
+func (c *config) set(name string, values ...string) (err error) {
+	c.text, err = configfile.Set(c.text, name, values)
+	return err
 }
 
 // readConfig is the configuration of an installation.
 func readConfig(file, usualDataDir string) (*config, error) {
+	return changedConfig(file, nil, usualDataDir)
+}
+
+// changedConfig is that configuration with other options.
+func changedConfig(file string, given Options, usualDataDir string) (*config, error) {
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	c, err := newConfig(text, nil, usualDataDir)
+	c, err := newConfig(text, given, usualDataDir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return c, nil
 }
 
-// without is a configuration without an option, be that a value or a list.
-func without(text []byte, option string) []byte {
-	var kept []byte
-	skip := false
-	for line := range bytes.Lines(text) {
-		if !strings.ContainsRune(" \t-\n", rune(line[0])) {
-			name, _, _ := strings.Cut(string(line), ":")
-			skip = strings.Trim(strings.TrimSpace(name), `"'`) == option
-		}
-		if !skip {
-			kept = append(kept, line...)
-		}
-	}
-	return kept
-}
-
-// hasValues reports whether an option of a configuration has these values.
-func hasValues(n yaml.Node, values []string) bool {
-	nodes := []*yaml.Node{&n}
-	if n.Kind == yaml.SequenceNode {
-		nodes = n.Content
-	}
-	return slices.EqualFunc(nodes, values, func(n *yaml.Node, v string) bool {
-		return n.Kind == yaml.ScalarNode && n.Tag != "!!null" && n.Value == v
-	})
-}
-
-// quoted is a string in YAML.
-func quoted(value string) string { return "'" + strings.ReplaceAll(value, "'", "''") + "'" }
-
-// option is the value of an option, and empty if it is a list.
-func (c *config) option(name string) string {
-	n := c.value[name]
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-		return ""
-	}
-	return n.Value
-}
+// option is the value of an option that takes one; empty if there is none.
+func (c *config) option(name string) string { return c.options.Last(name) }
 
 // directories are those of the data.
 func (c *config) directories() []string {

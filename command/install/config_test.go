@@ -47,7 +47,7 @@ func TestConfigKeepsWhatIsNotGiven(t *testing.T) {
 	t.Parallel()
 	const text = "# of the board\ntls-san: # names\n- a\n  - b\n# ports\n\"secure-port\": 1 # one\ndata-dir: /srv/karve/"
 	c, err := newConfig([]byte(text), Options{"secure-port": {"443"}, "tls-san": nil}, "/var/lib/karve")
-	const want = "# of the board\n# ports\ndata-dir: /srv/karve/\nsecure-port: '443'\n"
+	const want = "# of the board\n# ports\nsecure-port: '443' # one\ndata-dir: /srv/karve/"
 	if err != nil || string(c.text) != want || c.dataDir != "/srv/karve" || c.storeDir != "/srv/karve" || !c.lowPort() {
 		t.Errorf("got %q, %+v, %v, want %q", c.text, c, err, want)
 	}

@@ -89,8 +89,7 @@ func (r *installation) run(ctx context.Context, given Options) error {
 	if err != nil {
 		return unchanged(err)
 	}
-	text, _ := os.ReadFile(r.Config)
-	if r.config, err = newConfig(text, given, r.DataDir); err != nil {
+	if r.config, err = changedConfig(r.Config, given, r.DataDir); err != nil {
 		return unchanged(err)
 	}
 	if err := r.config.checkDirectories(); err != nil {
@@ -152,11 +151,7 @@ func (i *Installer) restoreFirst(ctx context.Context, given Options) (Options, e
 	if exists(i.Program()) || setup.Interrupted(i.Program()) {
 		return nil, fmt.Errorf("%s is installed already: this is for a new machine. To take an existing cluster back, use karve reset or karve datastore restore", i.Program())
 	}
-	text, err := os.ReadFile(i.Config)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	c, err := newConfig(text, given, i.DataDir)
+	c, err := changedConfig(i.Config, given, i.DataDir)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/configfile"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
@@ -125,14 +126,14 @@ var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "
 // ConfiguredSSHUser is --ssh-user of the server in the configuration file; empty if it names none.
 func ConfiguredSSHUser(c *cli.Context) string {
 	_, values := configFile(c)
-	return values.last("ssh-user")
+	return values.Last("ssh-user")
 }
 
 // ConfiguredEtcdPrefix is the prefix of the API server's keys in the configuration file, and the file. Both are
 // empty if it names none.
 func ConfiguredEtcdPrefix(c *cli.Context) (prefix, file string) {
 	file, values := configFile(c)
-	if prefix = apiserver.LastArg(values.all("kube-apiserver-arg"), "etcd-prefix"); prefix == "" {
+	if prefix = apiserver.LastArg(values.All("kube-apiserver-arg"), "etcd-prefix"); prefix == "" {
 		return "", ""
 	}
 	return prefix, file
@@ -151,7 +152,7 @@ func ConfigPath(c *cli.Context) string {
 // backups while no server runs. A path in it that is not absolute depends on the server's working directory, and is left out.
 func ConfiguredFiles(c *cli.Context) []string {
 	_, values := configFile(c)
-	named := append(values.all(apiserver.EncryptionOption), apiserver.LastArg(values.all("kube-apiserver-arg"), apiserver.EncryptionOption))
+	named := append(values.All(apiserver.EncryptionOption), apiserver.LastArg(values.All("kube-apiserver-arg"), apiserver.EncryptionOption))
 	return append([]string{ConfigPath(c)}, slices.DeleteFunc(named, func(file string) bool { return !filepath.IsAbs(file) })...)
 }
 
@@ -159,7 +160,7 @@ func ConfiguredFiles(c *cli.Context) []string {
 // working directory.
 func ConfiguredManifestsDir(c *cli.Context) string {
 	_, values := configFile(c)
-	if dir := values.last("manifests-dir"); filepath.IsAbs(dir) {
+	if dir := values.Last("manifests-dir"); filepath.IsAbs(dir) {
 		return filepath.Clean(dir)
 	}
 	return ""
@@ -167,12 +168,12 @@ func ConfiguredManifestsDir(c *cli.Context) string {
 
 // DataDirIn is the data directory that the text of a configuration file names; empty if it names none.
 func DataDirIn(text []byte) string {
-	values, _ := parseConfig(text) // nothing is refused here
-	return values.last("data-dir")
+	values, _ := configfile.Parse(text) // nothing is refused here
+	return values.Last("data-dir")
 }
 
 // configFile is the path of the configuration file, and what it has, if it can be read.
-func configFile(c *cli.Context) (path string, values configValues) {
+func configFile(c *cli.Context) (path string, values configfile.Options) {
 	_, values, _ = loadConfig(c, DefaultFile) // the error has been reported
 	return cmp.Or(c.String("config"), DefaultFile), values
 }
@@ -181,7 +182,7 @@ func configFile(c *cli.Context) (path string, values configValues) {
 // empty.
 func ConfigFileWith(c *cli.Context, option string) string {
 	path, values := configFile(c)
-	if len(values.all(option)) == 0 {
+	if len(values.All(option)) == 0 {
 		return ""
 	}
 	return path
@@ -226,11 +227,11 @@ func ReadDataDir(c *cli.Context) error {
 	}
 	known := Names(c.Command.Flags)
 	for _, v := range values {
-		if !slices.Contains(inDataDir, v.name) || !slices.Contains(known, v.name) {
+		if !slices.Contains(inDataDir, v.Name) || !slices.Contains(known, v.Name) {
 			continue
 		}
-		if len(v.values) == 1 && !c.IsSet(v.name) {
-			if err := c.Set(v.name, v.values[0]); err != nil {
+		if len(v.Values) > 0 && !c.IsSet(v.Name) {
+			if err := c.Set(v.Name, values.Last(v.Name)); err != nil {
 				return err
 			}
 		}

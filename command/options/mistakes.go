@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/configfile"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/flags"
 )
@@ -65,17 +66,6 @@ func proposal(name string, known []string, written func(option string) string) s
 	return ""
 }
 
-// unexpanded is how a path begins that a shell would have expanded.
-var unexpanded = regexp.MustCompile(`^(~/|\$\{?[A-Za-z_])`)
-
-// checkExpanded refuses a path that would be made, with that name, below the working directory.
-func checkExpanded(value string) error {
-	if !unexpanded.MatchString(value) {
-		return nil
-	}
-	return fmt.Errorf("%q: no shell has expanded %s: write the whole path", value, value[:1])
-}
-
 // Undefined is the name of the option that an error of cli says does not exist.
 func Undefined(err error) (name string, ok bool) {
 	name, ok = strings.CutPrefix(err.Error(), "flag provided but not defined: -")
@@ -98,7 +88,7 @@ func CheckValues(c *cli.Context) error {
 			values = c.StringSlice(name)
 		}
 		for _, value := range values {
-			if err := checkExpanded(value); err != nil {
+			if err := configfile.CheckExpanded(value); err != nil {
 				return fmt.Errorf("--%s %w", name, err)
 			}
 		}

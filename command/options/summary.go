@@ -26,12 +26,12 @@ func Summary(c *cli.Context) ([]byte, error) {
 	known := Names(Server())
 	text := fmt.Appendf(nil, "# %s, without values that could be secret\n", path)
 	for _, v := range values {
-		for _, value := range v.values {
-			name := v.name
+		for _, value := range v.Values {
+			name := v.Name
 			if arg, rest, found := strings.Cut(value, "="); found && strings.HasSuffix(name, "-arg") { // of a component of Kubernetes
 				name, value = name+": "+arg, rest
 			}
-			if !slices.Contains(known, v.name) || !open(value) {
+			if !slices.Contains(known, v.Name) || !open(value) {
 				value = redact.Set
 			}
 			text = fmt.Appendf(text, "%s: %s\n", name, value)
