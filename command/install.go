@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/install"
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/internal/setup"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/nodes/join"
 )
@@ -50,8 +51,15 @@ func installCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
-			if len(args) > 0 && args[0] == "--print-unit" { // packages are made with it
+			switch {
+			case len(args) > 0 && args[0] == "--print-unit": // for install.sh
 				return printUnit(c, args[1:])
+			case slices.Equal(args, []string{"--back-up"}): // for the scripts of packages
+				i, err := newInstaller(c)
+				if err != nil {
+					return err
+				}
+				return i.BackUp(c.Context)
 			}
 			if own := beforeNode(args); slices.Contains(own, "--help") || slices.Contains(own, "-h") {
 				options.WriteHelp(c.App.Writer, options.Purpose{
@@ -106,11 +114,22 @@ func serverOptions() []cli.Flag {
 	return slices.DeleteFunc(options.Server(), func(f cli.Flag) bool { return f.Names()[0] == "config" })
 }
 
-func runInstall(c *cli.Context, args, environ []string) error {
+func newInstaller(c *cli.Context) (*install.Installer, error) {
+	setup.Umask()
 	program, err := os.Executable()
 	if err != nil {
-		return err
+		return nil, err
 	}
+	place, err := install.FindPlace(c.Context)
+	return &install.Installer{
+		Place: place, Source: program, Version: "Karve " + version.Full(),
+		Check: os.Getenv("KARVE_INSTALL_CHECK") != "no", Ready: datadir.Ready,
+		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
+		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, "karve: "+format+"\n", args...) },
+	}, err
+}
+
+func runInstall(c *cli.Context, args, environ []string) error {
 	known := install.Known{}
 	for _, f := range options.Server() {
 		if d, ok := f.(cli.DocGenerationFlag); ok {
@@ -123,7 +142,7 @@ func runInstall(c *cli.Context, args, environ []string) error {
 	if err := errors.Join(err, timeoutErr, wantedVersion()); err != nil {
 		return errors.Join(err, errors.New("nothing was changed"))
 	}
-	place, err := install.FindPlace(c.Context)
+	i, err := newInstaller(c)
 	if err != nil {
 		return err
 	}
@@ -132,19 +151,14 @@ func runInstall(c *cli.Context, args, environ []string) error {
 			return err
 		}
 	}
-	i := &install.Installer{
-		Place: place, Source: program, Version: "Karve " + version.Full(), Timeout: timeout,
-		Check: os.Getenv("KARVE_INSTALL_CHECK") != "no", Ready: datadir.Ready,
-		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
-		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, "karve: "+format+"\n", args...) },
-	}
+	i.Timeout = timeout
 	if restore != nil {
 		i.Restore = func(ctx context.Context, config, dataDir, endpoint string) error {
 			args := []string{"backup", "restore", "--config", config, "--data-dir", dataDir}
 			if endpoint != "" {
 				args = append(args, "--datastore-endpoint", endpoint)
 			}
-			cmd := exec.CommandContext(ctx, program, append(args, restore...)...)
+			cmd := exec.CommandContext(ctx, i.Source, append(args, restore...)...)
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.App.Writer, c.App.ErrWriter
 			return cmd.Run()
 		}
@@ -153,7 +167,7 @@ func runInstall(c *cli.Context, args, environ []string) error {
 	if err != nil || nodeArgs == nil {
 		return err
 	}
-	self := place.Program()
+	self := i.Program()
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "KARVE_") && !strings.HasPrefix(v, "KARVE_REQUIRE_SIGNATURE=")
 	})

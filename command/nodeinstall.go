@@ -16,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/command/install"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/command/token"
+	"github.com/karve-k8s/karve/internal/setup"
 	"github.com/karve-k8s/karve/nodes/join"
 )
 
@@ -39,6 +40,7 @@ does. On a machine that is a node, it upgrades the kubelet unless --server or a 
 }
 
 func installNode(c *cli.Context) error {
+	setup.Umask()
 	program, err := os.Executable()
 	if err != nil {
 		return err

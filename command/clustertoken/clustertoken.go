@@ -24,6 +24,7 @@ import (
 	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/setup"
 	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -95,6 +96,7 @@ func create(c *cli.Context) error {
 		return fmt.Errorf("karve cluster-token create takes one FILE, got %d arguments", c.Args().Len())
 	}
 	file := c.Args().First()
+	setup.Umask()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}

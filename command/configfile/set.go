@@ -16,6 +16,11 @@ func Set(text []byte, name string, values []string) ([]byte, error) {
 	if len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
+	for _, v := range values {
+		if err := CheckExpanded(v); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	named := func(o Option) bool { return o.Name == name }
 	at := slices.IndexFunc(before, named)
 	if slices.Equal(before.All(name), values) && (at < 0 || len(values) > 0) { // not even the form of the values changes

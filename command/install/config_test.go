@@ -63,21 +63,6 @@ func TestConfigKeepsWhatIsNotGiven(t *testing.T) {
 	}
 }
 
-// Automation gives the same options each time: they must not restart the server.
-func TestConfigStaysAsItIsWithTheSameOptions(t *testing.T) {
-	t.Parallel()
-	given := Options{"tls-san": {"a", "b"}, "secure-port": {"443"}, "no-controllers": {"true"}, "etcd-listen": nil}
-	first, err := newConfig(nil, given, "/var/lib/karve")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{string(first.text), "tls-san: [a, b] # names\nno-controllers: true\nsecure-port: 443\ndata-dir: /d/k\n"} {
-		if c, err := newConfig([]byte(text), given, "/var/lib/karve"); err != nil || string(c.text) != text {
-			t.Errorf("got %q, %v, want %q", c.text, err, text)
-		}
-	}
-}
-
 // A new installation backs itself up daily. One that exists stays as it is.
 func TestNewConfigHasABackupSchedule(t *testing.T) {
 	t.Parallel()
@@ -131,18 +116,18 @@ func TestOthersDirectoriesAreRefused(t *testing.T) {
 
 func TestUnits(t *testing.T) {
 	t.Parallel()
-	unit := func(init setup.Init, text, user string) string {
+	unit := func(init setup.Init, text string) string {
 		p := Place{BinDir: "/usr/local/bin", Config: "/etc/karve/config.yaml", Service: setup.Service{Init: init, Log: "/var/log/karve.log"}}
 		c, err := newConfig([]byte(text), nil, "/var/lib/karve")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return (&Installer{Place: p}).unit(c, user)
+		return (&Installer{Place: p}).unit(c)
 	}
-	if got := unit(setup.Systemd, "", "karve"); got != SystemUnit() {
+	if got := unit(setup.Systemd, ""); got != SystemUnit() {
 		t.Errorf("without options:\n%s", got)
 	}
-	got := unit(setup.Systemd, "secure-port: 443\ndata-dir: /srv/karve\ndatastore-endpoint: sqlite:///srv/store\nwrite-kubeconfig: /home/me/config\nbackup-dir: /mnt/usb\naudit-log-path: /var/log/karve/audit.log\n", "root")
+	got := unit(setup.Systemd, "secure-port: 443\ndata-dir: /srv/karve\ndatastore-endpoint: sqlite:///srv/store\nwrite-kubeconfig: /home/me/config\nbackup-dir: /mnt/usb\naudit-log-path: /var/log/karve/audit.log\n")
 	for _, line := range []string{
 		"RequiresMountsFor=/srv/karve /srv/store", "ReadWritePaths=-/srv/karve -/srv/store -/home/me -/mnt/usb -/var/log/karve",
 		"CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
@@ -151,14 +136,11 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%q is missing:\n%s", line, got)
 		}
 	}
-	if strings.Contains(got, "User=") || strings.Contains(got, "Group=") {
-		t.Errorf("a user, although it runs as root:\n%s", got)
-	}
 	if got := UserUnit("/home/me/bin/karve", "/home/me/c"); strings.Contains(got, "Protect") || strings.Contains(got, "Capabilit") || !strings.Contains(got, "ExecStart=/home/me/bin/karve server --config /home/me/c\n") || !strings.HasSuffix(got, "WantedBy=default.target\n") || strings.Contains(got, "multi-user") {
 		t.Errorf("a user's:\n%s", got)
 	}
 	// Without retry, supervise-daemon leaves a server behind that takes longer than 5 s to stop.
-	if got := unit(setup.OpenRC, "secure-port: 443\n", "karve"); !strings.Contains(got, "\nretry=\"TERM/90/KILL/10\"\n") || !strings.Contains(got, "capabilities=\"^cap_net_bind_service\"\n") {
+	if got := unit(setup.OpenRC, "secure-port: 443\n"); !strings.Contains(got, "\nretry=\"TERM/90/KILL/10\"\n") || !strings.Contains(got, "capabilities=\"^cap_net_bind_service\"\n") {
 		t.Errorf("OpenRC:\n%s", got)
 	}
 }

@@ -100,7 +100,9 @@ func (r *installation) run(ctx context.Context, given Options) error {
 		return unchanged(err)
 	}
 	defer os.Remove(temp)
-	r.owner = r.serviceOwner(ctx, r.config)
+	if r.owner, err = r.serviceOwner(ctx, r.config); err != nil {
+		return unchanged(err)
+	}
 	undo, err := r.prepare(r.config, r.owner)
 	if err == nil && r.Check {
 		err = r.lookAround(ctx, staged, temp, old.dataDir)
@@ -109,7 +111,7 @@ func (r *installation) run(ctx context.Context, given Options) error {
 		undo()
 		return unchanged(err)
 	}
-	unit := []byte(r.unit(r.config, r.owner.name))
+	unit := []byte(r.unit(r.config))
 	same := sameFile(staged, r.Program())
 	r.running = r.Service.Running(ctx)
 	interrupted := setup.Interrupted(r.Program())

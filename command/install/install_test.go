@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -259,23 +260,24 @@ func TestPurgeWithoutOthersFiles(t *testing.T) {
 }
 
 // karve check reads files as the service, so they are the service's before it.
-func TestTheServiceCanReadItsSecrets(t *testing.T) {
-	t.Parallel()
+func TestTheServiceCanReadItsSecrets(t *testing.T) { // for a moment, the whole process is another user's
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
 	m := newMachine(t)
 	m.place.User = false
-	token := filepath.Join(filepath.Dir(m.place.Config), "cluster-token")
-	key := filepath.Join(filepath.Dir(m.place.Config), "etcd-client.key")
-	m.write(token, "secret")
-	m.write(key, "secret")
-	c, err := newConfig(nil, Options{"cluster-token-file": {token}, "datastore-keyfile": {key}}, m.place.DataDir)
-	if err != nil {
+	etc := filepath.Dir(m.place.Config)
+	token, key := filepath.Join(etc, "cluster-token"), filepath.Join(etc, "etcd-client.key")
+	for _, file := range []string{token, key} {
+		m.write(file, "secret")
+	}
+	c, err := newConfig(nil, Options{"cluster-token-file": {token}, "datastore-keyfile": {key}, "datastore-endpoint": {"sqlite://" + m.dir + "/a/b"}}, m.place.DataDir)
+	if err = errors.Join(err, os.Chmod(filepath.Dir(m.dir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	nobody := ownership.Owner{UID: 65534, GID: 65534}
-	undo, err := (&Installer{Place: m.place}).prepare(c, owner{"nobody", nobody})
+	i := &Installer{Place: m.place}
+	undo, err := i.prepare(c, owner{"nobody", nobody})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +290,49 @@ func TestTheServiceCanReadItsSecrets(t *testing.T) {
 			t.Errorf("%s belongs to %s", path, got)
 		}
 	}
-	if undo(); exists(m.place.DataDir) {
-		t.Error("the directory is left")
+	if undo(); exists(m.dir + "/a") {
+		t.Error("a directory is left")
 	}
+	if err := os.Chmod(etc, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.prepare(c, owner{"nobody", nobody}); err == nil || !strings.Contains(err.Error(), "nobody cannot enter "+etc) {
+		t.Errorf("a directory that the service cannot enter: got %v", err)
+	}
+}
+
+// The scripts of packages ask the program, which reads the configuration as the server does.
+func TestBackUpForAPackage(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	source := filepath.Join(m.dir, "usr/bin/karve")
+	m.write(source, "v1")
+	say := func(format string, args ...any) { fmt.Fprintf(&m.said, format+"\n", args...) }
+	i := &Installer{Place: m.place, Source: source, Say: say, Warn: say}
+	backup := m.place.DataDir + ".before-upgrade"
+	for _, c := range []struct{ config, says, fails string }{
+		{"", "", ""},
+		{"datastore-endpoint: postgres://karve:secret@db/karve # ours", "back it up yourself", ""},
+		{"datastore-endpoint: memory://", "an empty cluster", ""},
+		{"data-dir: [", "", "config.yaml: yaml"},
+	} {
+		m.write(m.place.Config, c.config)
+		m.said.Reset()
+		if err := i.BackUp(t.Context()); (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) || exists(backup) {
+			t.Errorf("%q: got %v", c.config, err)
+		}
+		m.says(c.says)
+	}
+	m.write(m.place.DataDir+"/mvcc.db", "v1")
+	m.write(m.place.Config, "data-dir:\n  '"+m.place.DataDir+"' # on the SSD\n")
+	if err := os.Symlink(t.TempDir(), backup); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.BackUp(t.Context()); err == nil || !strings.Contains(err.Error(), "no link: move it away") {
+		t.Errorf("a link: got %v", err)
+	}
+	if err := errors.Join(os.Remove(backup), i.BackUp(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	m.want("data.before-upgrade/mvcc.db", "v1")
 }

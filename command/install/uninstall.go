@@ -93,7 +93,7 @@ func (r *Remover) Run(ctx context.Context) error {
 		}
 		return nil
 	}
-	if _, ok := lookUp(); ok && !r.User {
+	if _, ok, _ := lookUp(); ok && !r.User {
 		r.Say("the user %s is kept: files may be its own, and would be those of the next user with its number", serviceUser)
 	}
 	if len(left) == 0 {

@@ -37,14 +37,13 @@ func UserUnit(program, config string) string {
 func SystemUnit() string { return systemdUnit }
 
 // unit is what the init system reads.
-func (i *Installer) unit(c *config, user string) string {
+func (i *Installer) unit(c *config) string {
 	program := i.Program() + " server --config " + i.Config
 	switch {
 	case i.Service.Init == setup.OpenRC:
-		text := strings.Replace(openrcScript, "command_user=karve", "command_user="+user, 1)
-		text = strings.Replace(text, "/usr/local/bin/karve", i.Program(), 1)
+		text := strings.Replace(openrcScript, "/usr/local/bin/karve", i.Program(), 1)
 		text = strings.Replace(text, "/etc/karve/config.yaml", i.Config, 1)
-		if c.lowPort() && user != "root" {
+		if c.lowPort() {
 			text = strings.Replace(text, "\n\ndepend()", "\ncapabilities=\""+bindLow+"\"\n\ndepend()", 1)
 		}
 		return strings.ReplaceAll(text, "/var/log/karve.log", i.Service.Log)
@@ -61,9 +60,6 @@ func (i *Installer) unit(c *config, user string) string {
 		}
 	}
 	text = withLine(text, "ReadWritePaths", writable)
-	if user == "root" {
-		text = withoutLine(withoutLine(text, "User"), "Group")
-	}
 	if c.lowPort() {
 		text = withLine(text, "CapabilityBoundingSet", "CAP_NET_BIND_SERVICE\nAmbientCapabilities=CAP_NET_BIND_SERVICE")
 	}

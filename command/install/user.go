@@ -2,11 +2,13 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/karve-k8s/karve/internal/ownership"
@@ -28,40 +30,46 @@ type owner struct {
 
 var root = owner{name: "root"}
 
-// serviceOwner makes the service's user. If it cannot, the service runs as root.
-func (i *Installer) serviceOwner(ctx context.Context, c *config) owner {
+// serviceOwner makes the service's user.
+func (i *Installer) serviceOwner(ctx context.Context, c *config) (owner, error) {
 	if i.User || i.Service.Init == setup.None {
-		return root
+		return root, nil
 	}
-	o, ok := lookUp()
-	if !ok {
+	o, there, err := lookUp()
+	if err == nil && !there {
 		if i.Lookup("useradd") {
-			_, _ = i.Service.Run(ctx, "useradd", "--system", "--user-group", "--no-create-home", "--home-dir", c.dataDir, "--shell", "/bin/false", "--comment", userComment, serviceUser)
-		} else if _, err := i.Service.Run(ctx, "addgroup", "-S", serviceUser); err == nil {
-			_, _ = i.Service.Run(ctx, "adduser", "-S", "-D", "-H", "-h", c.dataDir, "-s", "/bin/false", "-g", userComment, "-G", serviceUser, serviceUser)
+			_, err = i.Service.Run(ctx, "useradd", "--system", "--user-group", "--no-create-home", "--home-dir", c.dataDir, "--shell", "/bin/false", "--comment", userComment, serviceUser)
+		} else if _, err = i.Service.Run(ctx, "addgroup", "-S", serviceUser); err == nil {
+			_, err = i.Service.Run(ctx, "adduser", "-S", "-D", "-H", "-h", c.dataDir, "-s", "/bin/false", "-g", userComment, "-G", serviceUser, serviceUser)
 		}
-		if o, ok = lookUp(); !ok {
-			i.Warn("the user %s could not be created, so the service runs as root", serviceUser)
-			return root
+		failed := err
+		if o, there, err = lookUp(); err == nil && !there {
+			err = fmt.Errorf("the user %s, as whom the service runs, could not be created: create it, and run this again (%v)", serviceUser, failed)
 		}
 	}
-	if i.Service.Init == setup.OpenRC && c.lowPort() {
+	if err == nil && i.Service.Init == setup.OpenRC && c.lowPort() {
 		if _, err := i.Service.Run(ctx, "env", "RC_SVCNAME=karve", "supervise-daemon", "karve", "--capabilities", bindLow, "--version"); err != nil {
-			i.Warn("this OpenRC cannot grant capabilities, so the service runs as root to use a port below 1024")
-			return root
+			return o, errors.New("this OpenRC cannot grant capabilities, which a port below 1024 needs: choose another port, or upgrade OpenRC")
 		}
 	}
-	return o
+	return o, err
 }
 
-func lookUp() (owner, bool) {
-	u, err := user.Lookup(serviceUser)
-	if err != nil {
-		return owner{}, false
+// lookUp finds the service's user, which needs a group of its own: that reads the service's options.
+func lookUp() (o owner, there bool, err error) {
+	u, noUser := user.Lookup(serviceUser)
+	g, noGroup := user.LookupGroup(serviceUser)
+	switch {
+	case noUser != nil && noGroup != nil:
+		return owner{}, false, nil
+	case noUser != nil:
+		return owner{}, false, fmt.Errorf("this machine has a group %[1]s without a user %[1]s, which the service needs: its members could read the service's options. Remove the group (groupdel %[1]s); or, if they may, add the user (useradd --system --gid %[1]s --no-create-home --shell /bin/false %[1]s)", serviceUser)
+	case noGroup != nil || u.Gid != g.Gid:
+		return owner{}, false, fmt.Errorf("the service runs as the user %[1]s, which needs the group %[1]s as its own: groupadd --system --force %[1]s && usermod --gid %[1]s %[1]s", serviceUser)
 	}
 	uid, errUID := strconv.Atoi(u.Uid)
 	gid, errGID := strconv.Atoi(u.Gid)
-	return owner{serviceUser, ownership.Owner{UID: uid, GID: gid}}, errUID == nil && errGID == nil
+	return owner{serviceUser, ownership.Owner{UID: uid, GID: gid}}, true, errors.Join(errUID, errGID)
 }
 
 // prepare makes directories that do not exist, and gives the service those that nobody has used, and its secrets:
@@ -69,19 +77,22 @@ func lookUp() (owner, bool) {
 func (i *Installer) prepare(c *config, o owner) (undo func(), err error) {
 	var made []string
 	undo = func() {
-		for _, dir := range made {
+		slices.Sort(made)
+		for _, dir := range slices.Backward(made) {
 			os.Remove(dir) // it is empty, unless a server has begun to use it
 		}
 	}
 	for _, dir := range c.directories() {
 		if _, err := os.Stat(dir); os.IsNotExist(err) {
+			for at := dir; !exists(at); at = filepath.Dir(at) {
+				made = append(made, at)
+			}
 			if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 				return undo, err
 			}
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				return undo, err
 			}
-			made = append(made, dir)
 		} else if marker.Ours(dir) {
 			continue
 		}
@@ -98,6 +109,12 @@ func (i *Installer) prepare(c *config, o owner) (undo func(), err error) {
 			if err := ownership.Give(file, c.dataDir); err != nil && !os.IsNotExist(err) {
 				return undo, err
 			}
+		}
+	}
+	for _, dir := range append(c.directories(), filepath.Dir(i.Config)) {
+		err := ownership.ActOutside(c.dataDir, func() error { _, err := os.Stat(dir + "/."); return err })
+		if err != nil && !os.IsNotExist(err) {
+			return undo, fmt.Errorf("the user %s cannot enter %s, which the service needs: chmod o+x it, or the directory above that is closed (%w)", o.name, dir, err)
 		}
 	}
 	return undo, nil

@@ -28,3 +28,10 @@ func apart(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 }
+
+// Umask lets other users read what root makes for them, whatever umask root has: secrets have modes of their own.
+func Umask() {
+	if os.Geteuid() == 0 {
+		unix.Umask(0o022)
+	}
+}
