@@ -4,7 +4,6 @@ package release
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,19 +83,6 @@ func TestReleaseIsSignedAtItsTag(t *testing.T) {
 
 // Who downloads a program learns whether it was ever run.
 func TestReleaseMarksUntestedPlatforms(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "./release", "--tested").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]bool{"linux/amd64": true, "linux/arm64": true, "linux/armv6": true, "linux/riscv64": true, "linux/armv7": false,
-		"darwin/amd64": false, "darwin/arm64": false, "windows/amd64": false, "windows/arm64": false}
-	got := map[string]bool{}
-	for _, line := range regexp.MustCompile(`(?m)^(\w+/\w+) +(.*)$`).FindAllStringSubmatch(string(out), -1) {
-		got[line[1]] = !strings.HasPrefix(line[2], "UNTESTED")
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("tested are %v, want %v, of\n%s", got, want, out)
-	}
 	for platform, tested := range map[string]bool{"linux/arm64": true, "darwin/arm64": false} {
 		out, err := exec.CommandContext(t.Context(), "./release", "--tested", platform).Output()
 		if err != nil || strings.Contains(string(out), "UNTESTED") == tested || strings.Contains(string(out), "linux/amd64") {

@@ -39,19 +39,3 @@ func TestSetChangesOneOption(t *testing.T) {
 		}
 	}
 }
-
-// Whatever a file looks like, an option that is set is set.
-func FuzzSet(f *testing.F) {
-	for _, text := range []string{"x: 1 # a\nb: 2\n", "b:\n- 1\nx:\n# c\n- 2\n# d\nc: 3\n", "{x: 1,\n b: 2}", "x: |\n # b\n b\n", "? x\n: [1,\n# b\n2]\nb: 1\r\n"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		got, err := Set([]byte(text), "x", []string{"new"})
-		if err != nil {
-			return
-		}
-		if again, err := Set(got, "x", []string{"new"}); err != nil || string(again) != string(got) {
-			t.Errorf("%q became %q, and then %q, %v", text, got, again, err)
-		}
-	})
-}

@@ -325,10 +325,7 @@ func TestBackUpForAPackage(t *testing.T) {
 	}
 	m.write(m.place.DataDir+"/mvcc.db", "v1")
 	m.write(m.place.Config, "data-dir:\n  '"+m.place.DataDir+"' # on the SSD\n")
-	if err := os.Symlink(t.TempDir(), backup); err != nil {
-		t.Fatal(err)
-	}
-	if err := i.BackUp(t.Context()); err == nil || !strings.Contains(err.Error(), "no link: move it away") {
+	if err := errors.Join(os.Symlink(t.TempDir(), backup), i.BackUp(t.Context())); err == nil || !strings.Contains(err.Error(), "no link: move it away") {
 		t.Errorf("a link: got %v", err)
 	}
 	if err := errors.Join(os.Remove(backup), i.BackUp(t.Context())); err != nil {
