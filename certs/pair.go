@@ -49,6 +49,9 @@ func loadPair(dir string, e entry) (*pair, error) {
 	if e.kind != KindKey {
 		var err error
 		certPEM, _, err = readFile(p.certFile)
+		if e.kind == KindCA && err == nil {
+			err = refuseKey(p.certFile, certPEM)
+		}
 		errs = append(errs, err)
 	}
 	keyPEM, mode, err := readFile(p.keyFile)
@@ -65,8 +68,8 @@ func (p *pair) parse(certPEM, keyPEM []byte) error {
 	var errs []error
 	var err error
 	if certPEM != nil {
-		p.certPEM = certPEM
 		p.certs, err = parseCerts(p.certFile, certPEM)
+		p.certPEM = encodeCerts(p.certs)
 		errs = append(errs, err)
 	}
 	if keyPEM != nil {
@@ -180,6 +183,27 @@ func parseCerts(path string, data []byte) ([]*x509.Certificate, error) {
 		return nil, corrupt(path, "holds no PEM certificates or damaged ones ("+err.Error()+")")
 	}
 	return certs, nil
+}
+
+// ReadAuthorities returns the text of a file with authorities, and these, of which there is at least one. Such a file is published.
+func ReadAuthorities(path string) ([]byte, []*x509.Certificate, error) {
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = refuseKey(path, data)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := parseCerts(path, data)
+	return data, all, err
+}
+
+// refuseKey returns an error if there is a private key in the file of an authority's certificate.
+func refuseKey(path string, data []byte) error {
+	if !bytes.Contains(data, []byte("PRIVATE KEY-----")) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has a private key, and everybody gets to read this file: leave only certificates in it (openssl x509 -in FILE prints the first one)", ErrCorrupt, path)
 }
 
 // parseKey returns the first private key in data: PKCS#8, PKCS#1 or SEC 1. Its errors do not quote the key.

@@ -225,6 +225,7 @@ func TestUnusableFiles(t *testing.T) {
 	}{
 		{"server-ca.crt", "", ErrCorrupt},
 		{"server-ca.key", "\n\n", ErrCorrupt},
+		{"server-ca.crt", "-----BEGIN EC PRIVATE KEY-----\n" + secret + "\n-----END EC PRIVATE KEY-----\n" + string(encodeCerts([]*x509.Certificate{leaf})), ErrCorrupt},
 		{"admin.crt", "rubbish", ErrCorrupt},
 		{"admin.key", "-----BEGIN EC PRIVATE KEY-----\n" + secret + "\n-----END EC PRIVATE KEY-----\n", ErrCorrupt},
 		{"admin.key", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n", ErrCorrupt},

@@ -3,7 +3,6 @@ package controllers
 import (
 	"cmp"
 	"fmt"
-	"os"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 
@@ -24,7 +23,7 @@ func (u *Upstream) Bootstrap(store *certs.Store) (bootstrap.Options, error) {
 		AggregatedRoles:    u.Runs(names.ClusterRoleAggregationController),
 	}
 	if u.Runs(names.RootCACertificatePublisherController) {
-		pem, err := os.ReadFile(cmp.Or(u.SAController.RootCAFile, store.CertFile(certs.ServerCA)))
+		pem, _, err := certs.ReadAuthorities(cmp.Or(u.SAController.RootCAFile, store.CertFile(certs.ServerCA)))
 		if err != nil {
 			return o, fmt.Errorf("read the root CA: %w", err)
 		}

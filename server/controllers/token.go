@@ -12,6 +12,9 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	saController "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // tokenController puts tokens into Secrets of type kubernetes.io/service-account-token. Upstream
@@ -27,9 +30,9 @@ func newTokenController(ctx context.Context, shared app.ControllerContext, root 
 	if err != nil {
 		return nil, fmt.Errorf("read service account key: %w", err)
 	}
-	roots, err := certutil.CertsFromFile(config.RootCAFile)
+	_, roots, err := certs.ReadAuthorities(config.RootCAFile) // before upstream publishes the file
 	if err != nil {
-		return nil, fmt.Errorf("read root CA: %w", err)
+		return nil, lifecycle.Final(fmt.Errorf("read root CA: %w", err))
 	}
 	rootCA, err := certutil.EncodeCertificates(roots...)
 	if err != nil {
