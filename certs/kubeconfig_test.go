@@ -37,7 +37,7 @@ func TestWriteKubeconfig(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "new", "deep", "kubeconfig")
 	k := s.Kubeconfig(Admin, "https://192.168.1.5:6443")
-	if err := WriteKubeconfig(path, 0, k); err != nil {
+	if err := WriteKubeconfig(path, k); err != nil {
 		t.Fatal(err)
 	}
 	for p, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700, filepath.Join(dir, "new"): 0o700} {
@@ -57,42 +57,49 @@ func TestWriteKubeconfig(t *testing.T) {
 		t.Errorf("contexts %v", c.Contexts)
 	}
 
-	// Same content: not written. Another mode: written with it.
+	// Same content: not written, unless others can read it.
 	old, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteKubeconfig(path, 0o600, k); err != nil {
+	if err := WriteKubeconfig(path, k); err != nil {
 		t.Fatal(err)
 	}
 	if info, _ := os.Stat(path); !os.SameFile(info, old) {
 		t.Error("the same content was written again")
 	}
-	if err := WriteKubeconfig(path, 0o644, k); err != nil {
+	if err := errors.Join(os.Chmod(path, 0o644), WriteKubeconfig(path, k)); err != nil {
 		t.Fatal(err)
 	}
-	if info, _ := os.Stat(path); !filemode.Is(info, 0o644) {
+	if info, _ := os.Stat(path); !filemode.Is(info, 0o600) {
 		t.Errorf("mode %v", info.Mode())
 	}
 
 	// Errors leave the file.
 	before := read(t, path)
-	if err := WriteKubeconfig(path, 0, Kubeconfig{}); err == nil {
+	if err := WriteKubeconfig(path, Kubeconfig{}); err == nil {
 		t.Error("no error without a server")
 	}
-	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "https://x", CAFile: filepath.Join(dir, "nothing")}); err == nil {
+	if err := WriteKubeconfig(path, Kubeconfig{Server: "https://x", CAFile: filepath.Join(dir, "nothing")}); err == nil {
 		t.Error("no error without the CA")
 	}
-	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "https://x", CertFile: s.CertFile(Admin), KeyFile: s.KeyFile(Scheduler)}); !errors.Is(err, ErrMismatch) {
+	if err := WriteKubeconfig(path, Kubeconfig{Server: "https://x", CertFile: s.CertFile(Admin), KeyFile: s.KeyFile(Scheduler)}); !errors.Is(err, ErrMismatch) {
 		t.Errorf("a pair that does not match: %v", err)
 	}
 	if read(t, path) != before {
 		t.Error("an error changed the file")
 	}
-	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "http://127.0.0.1:8080"}); err != nil {
+	if err := WriteKubeconfig(path, Kubeconfig{Server: "http://127.0.0.1:8080"}); err != nil {
 		t.Errorf("insecure: %v", err)
 	}
-	if err := WriteKubeconfig(dir, 0, k); err == nil {
+	both, ca := filepath.Join(dir, "both"), read(t, s.CertFile(ServerCA))
+	if err := os.WriteFile(both, []byte("ours\n"+read(t, s.KeyFile(ServerCA))+ca), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteKubeconfig(path, Kubeconfig{Server: k.Server, CAFile: both}); err != nil || string(mustLoad(t, path).Clusters[DefaultContext].CertificateAuthorityData) != ca {
+		t.Errorf("the kubeconfig has more than the certificate of a file with a key (%v)", err)
+	}
+	if err := WriteKubeconfig(dir, k); err == nil {
 		t.Error("wrote over a directory")
 	}
 }
@@ -109,12 +116,12 @@ func TestSetServer(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "http://127.0.0.1:8080", Advertised: "https://karve.example"}); err != nil {
+	if err := WriteKubeconfig(path, Kubeconfig{Server: "http://127.0.0.1:8080", Advertised: "https://karve.example"}); err != nil {
 		t.Fatal(err)
 	}
 	clusters := mustLoad(t, path).Clusters
-	if !clusters[DefaultContext].DisableCompression || clusters[DefaultContext+AdvertisedSuffix].DisableCompression {
-		t.Errorf("the kubeconfig has %+v and %+v", clusters[DefaultContext], clusters[DefaultContext+AdvertisedSuffix])
+	if !clusters[DefaultContext].DisableCompression || clusters[AdvertisedContext].DisableCompression {
+		t.Errorf("the kubeconfig has %+v and %+v", clusters[DefaultContext], clusters[AdvertisedContext])
 	}
 }
 
@@ -149,7 +156,7 @@ func TestMergeKubeconfig(t *testing.T) {
 	dir := t.TempDir()
 	src := filepath.Join(dir, "karve.yaml")
 	k := s.Kubeconfig(Admin, "https://127.0.0.1:6443")
-	if err := WriteKubeconfig(src, 0, k); err != nil {
+	if err := WriteKubeconfig(src, k); err != nil {
 		t.Fatal(err)
 	}
 
@@ -219,7 +226,7 @@ func TestMergeKubeconfig(t *testing.T) {
 		if _, _, err := s.ForceRenew(Admin, ServerCA); err != nil {
 			t.Fatal(err)
 		}
-		if err := WriteKubeconfig(src, 0, k); err != nil {
+		if err := WriteKubeconfig(src, k); err != nil {
 			t.Fatal(err)
 		}
 		got, err = MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), MergeOptions{Name: "boat", SetCurrent: true})
@@ -244,6 +251,8 @@ func TestMergeKubeconfig(t *testing.T) {
 		}{
 			"corrupt":           {"users: [TOPSECRET", MergeOptions{Overwrite: true}, ErrCorrupt},
 			"not a kubeconfig":  {"TOPSECRET", MergeOptions{}, ErrCorrupt},
+			"values":            {"replicas: 2\npassword: TOPSECRET\n", MergeOptions{Overwrite: true}, ErrCorrupt},
+			"a manifest":        {"apiVersion: v1\nkind: Secret\ndata: {a: TOPSECRET}\n", MergeOptions{}, ErrCorrupt},
 			"another cluster":   {foreign, MergeOptions{}, ErrConflict},
 			"another's user":    {others, MergeOptions{Name: "me"}, ErrConflict},
 			"another's context": {others, MergeOptions{Name: "work"}, ErrConflict},
@@ -266,29 +275,6 @@ func TestMergeKubeconfig(t *testing.T) {
 			if _, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), c.opts); err != nil {
 				t.Errorf("%s, overwriting: %v", name, err)
 			}
-		}
-	})
-
-	t.Run("karve started afresh", func(t *testing.T) {
-		dst, src2 := filepath.Join(dir, "afresh"), filepath.Join(dir, "src2")
-		if _, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), MergeOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		s2, _ := newTestbed(t).ensure(t)
-		if err := WriteKubeconfig(src2, 0, s2.Kubeconfig(Admin, "https://10.0.0.9:6443")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src2)), MergeOptions{}); !errors.Is(err, ErrConflict) {
-			t.Errorf("at another URL: %v, want %v", err, ErrConflict)
-		}
-		if err := WriteKubeconfig(src2, 0, s2.Kubeconfig(Admin, "https://127.0.0.1:6443")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src2)), MergeOptions{}); err != nil {
-			t.Error(err)
-		}
-		if got := mustLoad(t, dst).Clusters["karve"].CertificateAuthorityData; string(got) != read(t, s2.CertFile(ServerCA)) {
-			t.Error("not the new authority")
 		}
 	})
 }

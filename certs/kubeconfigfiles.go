@@ -2,6 +2,7 @@ package certs
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
@@ -38,17 +37,22 @@ func notePath(path string) string { return path + ".copy" }
 
 // Write writes k to the copy, and then to the server's own file, which shows that
 // everything is done. The copy is for users: its only server is k.Advertised, if there is one. An
-// error about the copy names --write-kubeconfig.
+// error about the copy names --write-kubeconfig; it does not keep an own file from being renewed.
 func (f KubeconfigFiles) Write(k Kubeconfig) error {
 	users := k
 	users.Server, users.Advertised = cmp.Or(k.Advertised, k.Server), ""
-	if err := f.writeCopy(users); err != nil {
-		return fmt.Errorf("--write-kubeconfig: %w", err)
+	_, missing := os.Lstat(f.Path)
+	err := f.writeCopy(users, missing != nil)
+	if err != nil {
+		if err = fmt.Errorf("--write-kubeconfig: %w", err); missing != nil {
+			return err
+		}
 	}
-	return WriteKubeconfig(f.Path, 0, k)
+	return errors.Join(err, WriteKubeconfig(f.Path, k))
 }
 
-func (f KubeconfigFiles) writeCopy(k Kubeconfig) error {
+// writeCopy writes k to the copy. The first time after a start, it may be another cluster's copy.
+func (f KubeconfigFiles) writeCopy(k Kubeconfig, first bool) error {
 	if f.Copy == "" {
 		if err := os.Remove(notePath(f.Path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the note about an earlier copy of the kubeconfig: %w", err)
@@ -59,15 +63,19 @@ func (f KubeconfigFiles) writeCopy(k Kubeconfig) error {
 	if err != nil {
 		return err
 	}
-	mode := f.CopyMode
-	if mode == 0 {
-		mode = fileMode
-	}
+	mode := cmp.Or(f.CopyMode, fileMode)
 	note, err := json.Marshal(copyNote{at, fmt.Sprintf("%#o", mode)})
 	if err != nil {
 		return err
 	}
-	if err := WriteKubeconfig(at, mode, k); err != nil {
+	entries, err := k.config()
+	if err != nil {
+		return err
+	}
+	_, err = merge(context.Background(), at, entries, MergeOptions{Outside: filepath.Dir(f.Path), copy: first, mode: mode, noSync: k.NoSync})
+	if errors.Is(err, ErrConflict) {
+		return fmt.Errorf("%w: name another file, or remove that entry", err)
+	} else if err != nil {
 		return err
 	}
 	_, err = replace(atomicfile.Writer{NoSync: k.NoSync}, notePath(f.Path), append(note, '\n'), fileMode)
@@ -76,12 +84,32 @@ func (f KubeconfigFiles) writeCopy(k Kubeconfig) error {
 
 // RenewKubeconfigs writes the administrator's present certificate and authority to the
 // kubeconfig at path, and to the copy that the server noted beside it. It makes no missing
-// file, and keeps what a file says about the server.
-func RenewKubeconfigs(store *Store, path string) error {
-	err := renewKubeconfig(store, path, fileMode)
+// file, and keeps what a file says about the server. Notes name the files whose entry is not of this cluster: they are
+// left alone.
+func RenewKubeconfigs(store *Store, path string) (notes []Note, err error) {
+	renew := func(path string, write func(Kubeconfig) error) error {
+		k := store.Kubeconfig(Admin, "")
+		file, err := readKubeconfig(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		own, err := store.certificates(ServerCA)
+		if err != nil {
+			return err
+		}
+		if have := file.config.Clusters[DefaultContext]; have == nil || !sharesKey(authorities(have), own) {
+			notes = append(notes, Note{Warning: true, Text: fmt.Sprintf("%s has no cluster %q with the authority of this one: left as it is", path, DefaultContext)})
+			return nil
+		}
+		k.Server, k.Advertised = KubeconfigServers(file.config)
+		return write(k)
+	}
+	err = renew(path, func(k Kubeconfig) error { return WriteKubeconfig(path, k) })
 	text, noted := os.ReadFile(notePath(path))
 	if errors.Is(noted, fs.ErrNotExist) {
-		return err
+		return notes, err
 	}
 	var note copyNote
 	if noted == nil {
@@ -89,24 +117,12 @@ func RenewKubeconfigs(store *Store, path string) error {
 	}
 	mode, wrong := strconv.ParseUint(note.Mode, 8, 9)
 	if noted = errors.Join(noted, wrong); noted != nil {
-		return errors.Join(err, fmt.Errorf("find the copy of --write-kubeconfig: %s: %w", notePath(path), noted))
+		return notes, errors.Join(err, fmt.Errorf("find the copy of --write-kubeconfig: %s: %w", notePath(path), noted))
 	}
-	if copied := renewKubeconfig(store, note.Path, os.FileMode(mode)); copied != nil {
+	files := KubeconfigFiles{Path: path, Copy: note.Path, CopyMode: os.FileMode(mode)}
+	copied := renew(note.Path, func(k Kubeconfig) error { k.Advertised = ""; return files.writeCopy(k, false) })
+	if copied != nil {
 		err = errors.Join(err, fmt.Errorf("renew the copy of --write-kubeconfig: %w", copied))
 	}
-	return err
-}
-
-func renewKubeconfig(store *Store, path string, mode os.FileMode) error {
-	config, err := clientcmd.LoadFromFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	k := store.Kubeconfig(Admin, "")
-	if k.Server, k.Advertised = KubeconfigServers(config); k.Server == "" {
-		return fmt.Errorf("%s names no cluster", path)
-	}
-	return WriteKubeconfig(path, mode, k)
+	return notes, err
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,6 +17,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/destination"
@@ -31,17 +33,21 @@ type MergeOptions struct {
 	Name string
 	// Overwrite replaces entries of that name, whatever they are.
 	Overwrite bool
-	// Outside is a data directory, whose kubeconfig is not one to merge into.
+	// Outside is a data directory, whose files are not for merging into.
 	Outside string
 	// SetCurrent makes the merged context the current one even if there is one.
 	SetCurrent bool
+
+	copy   bool        // also replace what another server of this machine wrote, if dst has nothing else
+	mode   os.FileMode // 0600 if 0
+	noSync bool
 }
 
 // MergeResult says what MergeKubeconfig did.
 type MergeResult struct {
 	Path    string // the file merged into, symbolic links followed
 	Context string // the name of the merged context
-	Changed bool   // whether the file had to be written
+	Changed bool   // whether the entries were not there before
 	Closed  bool   // whether other users could read the file before
 	Current bool   // whether the merged context is now the current one
 }
@@ -55,7 +61,7 @@ type MergeResult struct {
 // merged before keeps its namespace, and stays the current one if it was. An entry of the
 // same name is updated if it is of the same cluster: one with the same authority, or an
 // earlier Karve at the same URL. Otherwise the error is ErrConflict. It is also an error if
-// dst cannot be read. After an error, dst is unchanged. dst is replaced in one step, under
+// dst is no kubeconfig. After an error, dst is unchanged. dst is replaced in one step, under
 // kubectl's lock, for which MergeKubeconfig waits until ctx ends, at most lockPatience. dst
 // keeps its owner, and remains a symbolic link if it is one. Only its owner can read it
 // afterwards, because text has a user's key.
@@ -67,10 +73,6 @@ func MergeKubeconfig(ctx context.Context, dst string, text []byte, opts MergeOpt
 			return MergeResult{}, fmt.Errorf("$%s and the home directory name no file to merge into: name one", clientcmd.RecommendedConfigPathEnvVar)
 		}
 	}
-	file, err := destination.Find(dst, destination.Rules{Overwrite: true, Outside: []string{opts.Outside}})
-	if err != nil {
-		return MergeResult{}, fmt.Errorf("merge kubeconfig: %w", err)
-	}
 	from, err := clientcmd.Load(text)
 	if err != nil {
 		return MergeResult{}, fmt.Errorf("%w: the server's admin.kubeconfig is not a kubeconfig", ErrCorrupt) // the parser may quote it
@@ -80,79 +82,146 @@ func MergeKubeconfig(ctx context.Context, dst string, text []byte, opts MergeOpt
 	if kubeContext == nil || from.Clusters[kubeContext.Cluster] == nil || from.AuthInfos[kubeContext.AuthInfo] == nil {
 		return MergeResult{}, fmt.Errorf("%w: the server's admin.kubeconfig has no current context with a cluster and a user", ErrCorrupt)
 	}
-	if err := makeDir(atomicfile.Writer{}, filepath.Dir(file)); err != nil {
-		return MergeResult{}, err
-	}
-	var result MergeResult
-	err = locked(ctx, slices.Compact([]string{dst, file}), func() (err error) {
-		result, err = mergeInto(file, name, from.Clusters[kubeContext.Cluster], from.AuthInfos[kubeContext.AuthInfo], kubeContext, opts)
-		return err
-	})
-	return result, err
+	one := clientcmdapi.NewConfig()
+	one.CurrentContext = name
+	one.Clusters[name], one.AuthInfos[name] = from.Clusters[kubeContext.Cluster], from.AuthInfos[kubeContext.AuthInfo]
+	kubeContext.Cluster, kubeContext.AuthInfo = name, name
+	one.Contexts[name] = kubeContext
+	return merge(ctx, dst, one, opts)
 }
 
-// mergeInto puts the entries into dst under the name.
-func mergeInto(dst, name string, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, kubeContext *clientcmdapi.Context, opts MergeOptions) (MergeResult, error) {
-	result := MergeResult{Path: dst, Context: name}
-	into, err := readKubeconfig(dst)
-	mode := os.FileMode(fileMode)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		into = clientcmdapi.NewConfig()
-	case err != nil:
+// merge puts the only context, cluster and user of one, which have the same name, into dst. If they are there, it needs
+// no lock, which a power cut may have left.
+func merge(ctx context.Context, dst string, one *clientcmdapi.Config, opts MergeOptions) (MergeResult, error) {
+	to, err := destination.Find(dst, destination.Rules{Overwrite: true, Outside: []string{opts.Outside}})
+	if err != nil {
 		return MergeResult{}, err
-	default:
-		info, err := os.Stat(dst)
-		if err != nil {
-			return MergeResult{}, err
+	}
+	plan, err := planMerge(to, one, opts)
+	if err != nil || !plan.needed {
+		return plan.MergeResult, err
+	}
+	files := atomicfile.Writer{NoSync: opts.noSync}
+	if err := makeDir(files, filepath.Dir(to)); err != nil {
+		return MergeResult{}, err
+	}
+	err = locked(ctx, slices.Compact([]string{dst, to}), func() error {
+		if plan, err = planMerge(to, one, opts); err == nil {
+			_, err = replace(files, to, plan.data, plan.mode)
 		}
-		mode = info.Mode().Perm()
-		if mode&0o077 != 0 && runtime.GOOS != "windows" {
-			mode, result.Closed = mode&^0o077, true
+		return err
+	})
+	return plan.MergeResult, err
+}
+
+// mergePlan is what a merge will have done.
+type mergePlan struct {
+	MergeResult
+	needed bool // otherwise dst is that already
+	data   []byte
+	mode   os.FileMode
+}
+
+func planMerge(to string, one *clientcmdapi.Config, opts MergeOptions) (mergePlan, error) {
+	name := one.CurrentContext
+	file, err := readKubeconfig(to)
+	if errors.Is(err, fs.ErrNotExist) {
+		file, err = kubeconfigFile{config: clientcmdapi.NewConfig()}, nil
+	} else if err != nil {
+		return mergePlan{}, err
+	}
+	plan := mergePlan{MergeResult: MergeResult{Path: to, Context: name}, mode: cmp.Or(opts.mode, fileMode)}
+	into := file.config
+	alone := !hasOthers(into, name)
+	if !alone { // nor do more users get to read them
+		plan.mode &= file.mode
+	}
+	if !opts.Overwrite && !(opts.copy && alone && isCopy(into.Clusters[name], one.Clusters[name])) {
+		if err := conflict(into, name, one.Clusters[name], one.AuthInfos[name]); err != nil {
+			return mergePlan{}, fmt.Errorf("%w in %s", err, to)
 		}
 	}
-	user.LocationOfOrigin = dst // as that of the users in into
-	if !opts.Overwrite {
-		if err := conflict(into, name, cluster, user); err != nil {
-			return MergeResult{}, fmt.Errorf("%w in %s: merge under another name, or overwrite it", err, dst)
-		}
-	}
-	before := into.DeepCopy()
-	putCluster(into, name, cluster)
-	into.AuthInfos[name] = user
-	putContext(into, name, kubeContext)
+	file.put(one)
 	if into.CurrentContext == "" || opts.SetCurrent {
 		into.CurrentContext = name
 	}
-	result.Current = into.CurrentContext == name
-	if reflect.DeepEqual(before, into) { // the comments and the layout stay
-		if result.Closed {
-			err = os.Chmod(dst, mode)
-		}
-		return result, err
+	plan.Current = into.CurrentContext == name
+	if runtime.GOOS != "windows" {
+		plan.needed, plan.Closed = file.mode != plan.mode, file.mode&^plan.mode&0o077 != 0
 	}
-	data, err := clientcmd.Write(*into)
-	if err != nil {
-		return MergeResult{}, fmt.Errorf("write kubeconfig %s: %w", dst, err)
-	}
-	if result.Changed, err = replace(atomicfile.Writer{}, dst, data, mode); err != nil {
-		return MergeResult{}, err
-	}
-	return result, nil
+	plan.data, plan.Changed, err = file.encode()
+	plan.needed = plan.needed || plan.Changed
+	return plan, err
 }
 
-// readKubeconfig reads path. It does not pass on what the parser says, which may quote the
+// hasOthers reports whether a kubeconfig has entries of another name.
+func hasOthers(config *clientcmdapi.Config, name string) bool {
+	names := slices.Concat(slices.Collect(maps.Keys(config.Contexts)), slices.Collect(maps.Keys(config.Clusters)), slices.Collect(maps.Keys(config.AuthInfos)))
+	return slices.ContainsFunc(names, func(other string) bool { return other != name })
+}
+
+// isCopy reports whether have is of a Karve that only this machine reaches, as is want.
+func isCopy(have, want *clientcmdapi.Cluster) bool {
+	return have != nil && isLocal(have.Server) && isLocal(want.Server) && slices.ContainsFunc(authorities(have), isOurs)
+}
+
+// kubeconfigFile is a kubeconfig as it was read.
+type kubeconfigFile struct {
+	text, normal []byte // normal is the text without comments and layout
+	mode         os.FileMode
+	config       *clientcmdapi.Config
+}
+
+// readKubeconfig reads path, which may be empty. It does not pass on what the parser says, which may quote the
 // file.
-func readKubeconfig(path string) (*clientcmdapi.Config, error) {
-	config, err := clientcmd.LoadFromFile(path)
-	var unread *fs.PathError
-	switch {
-	case errors.As(err, &unread):
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
-	case err != nil:
-		return nil, fmt.Errorf("%w: %s is not a kubeconfig: repair or remove it; kubectl config view --kubeconfig %[2]s says where it is wrong", ErrCorrupt, path)
+func readKubeconfig(path string) (f kubeconfigFile, err error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return f, fmt.Errorf("%s is not a regular file", path)
+	} else if err == nil {
+		f.mode = info.Mode().Perm()
+		f.text, err = os.ReadFile(path)
 	}
-	return config, nil
+	if err != nil {
+		return f, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	var fields map[string]any
+	f.config = clientcmdapi.NewConfig()
+	if err = yaml.Unmarshal(f.text, &fields); err == nil && len(fields) > 0 {
+		if f.config, err = clientcmd.Load(f.text); fields["kind"] != "Config" || fields["apiVersion"] != "v1" {
+			err = ErrCorrupt
+		}
+	}
+	if err == nil {
+		f.normal, err = clientcmd.Write(*f.config)
+	}
+	if err != nil {
+		return f, fmt.Errorf("%w: %s is not a kubeconfig (apiVersion: v1, kind: Config): name another file, or repair it", ErrCorrupt, path)
+	}
+	return f, nil
+}
+
+// put puts the entries of from into the kubeconfig. A context keeps its namespace.
+func (f kubeconfigFile) put(from *clientcmdapi.Config) {
+	for name, cluster := range from.Clusters {
+		putCluster(f.config, name, cluster)
+	}
+	maps.Copy(f.config.AuthInfos, from.AuthInfos)
+	for name, c := range from.Contexts {
+		if have := f.config.Contexts[name]; have != nil {
+			have.Cluster, have.AuthInfo = c.Cluster, c.AuthInfo
+		} else {
+			f.config.Contexts[name] = c
+		}
+	}
+}
+
+// encode returns the text of the changed kubeconfig. If nothing has changed, it is as it was read.
+func (f kubeconfigFile) encode() (text []byte, changed bool, err error) {
+	if text, err = clientcmd.Write(*f.config); err == nil && bytes.Equal(text, f.normal) {
+		return f.text, false, nil
+	}
+	return text, true, err
 }
 
 // conflict says which entry of the name belongs to another cluster.
@@ -182,17 +251,21 @@ func sameCluster(have, want *clientcmdapi.Cluster) bool {
 	if len(wantCA) == 0 || len(haveCA) == 0 {
 		return have.Server == want.Server && len(wantCA) == len(haveCA)
 	}
-	for _, h := range haveCA {
-		for _, w := range wantCA {
-			if bytes.Equal(h.RawSubjectPublicKeyInfo, w.RawSubjectPublicKeyInfo) {
-				return true
-			}
-		}
-		if _, ours := marked(h); ours && have.Server == want.Server {
-			return true
-		}
-	}
-	return false
+	return sharesKey(haveCA, wantCA) || have.Server == want.Server && slices.ContainsFunc(haveCA, isOurs)
+}
+
+func sharesKey(a, b []*x509.Certificate) bool {
+	return slices.ContainsFunc(a, func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(b, func(other *x509.Certificate) bool {
+			return bytes.Equal(c.RawSubjectPublicKeyInfo, other.RawSubjectPublicKeyInfo)
+		})
+	})
+}
+
+// isOurs reports whether this package made c.
+func isOurs(c *x509.Certificate) bool {
+	_, ours := marked(c)
+	return ours
 }
 
 func authorities(c *clientcmdapi.Cluster) []*x509.Certificate {
@@ -214,14 +287,4 @@ func putCluster(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Cl
 	have.Server, have.DisableCompression = cluster.Server, cluster.DisableCompression
 	have.CertificateAuthority, have.CertificateAuthorityData = "", cluster.CertificateAuthorityData
 	have.InsecureSkipTLSVerify = cluster.InsecureSkipTLSVerify
-}
-
-// putContext replaces a context, and keeps its namespace.
-func putContext(into *clientcmdapi.Config, name string, context *clientcmdapi.Context) {
-	if have := into.Contexts[name]; have != nil {
-		have.Cluster, have.AuthInfo = name, name
-		return
-	}
-	context.Cluster, context.AuthInfo = name, name
-	into.Contexts[name] = context
 }

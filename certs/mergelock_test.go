@@ -16,7 +16,7 @@ func TestMergesAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	src, real, link := filepath.Join(dir, "src"), filepath.Join(dir, "real"), filepath.Join(dir, "link")
-	if err := WriteKubeconfig(src, 0, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
+	if err := WriteKubeconfig(src, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("real", link); err != nil {
@@ -49,7 +49,7 @@ func TestMergeWaitsForKubectl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	src, dst := filepath.Join(dir, "src"), filepath.Join(dir, "dst")
-	if err := WriteKubeconfig(src, 0, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
+	if err := WriteKubeconfig(src, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	lock := dst + ".lock"

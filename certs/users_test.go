@@ -106,7 +106,7 @@ func TestUsersKubeconfig(t *testing.T) {
 	admin := filepath.Join(t.TempDir(), "admin.kubeconfig")
 	k := s.Kubeconfig(Admin, "https://127.0.0.1:6443")
 	k.Advertised = "https://karve.example"
-	if err := WriteKubeconfig(admin, 0, k); err != nil {
+	if err := WriteKubeconfig(admin, k); err != nil {
 		t.Fatal(err)
 	}
 	jane, err := IssueUser(b.Dir, User{Name: "jane", Life: time.Hour}, b.now)

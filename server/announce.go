@@ -18,10 +18,11 @@ import (
 	"github.com/karve-k8s/karve/server/ports"
 )
 
-// removeKubeconfig removes the kubeconfig of the last start. Its presence means that the cluster
+// removeKubeconfig puts the kubeconfig of the last start aside. Its presence means that the cluster
 // answers.
 func removeKubeconfig(dataDir string) error {
-	if err := os.Remove(certificates.KubeconfigPath(dataDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	path := certificates.KubeconfigPath(dataDir)
+	if err := os.Rename(path, path+certs.AsideSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the kubeconfig of the last start: %w", err)
 	}
 	return nil

@@ -142,14 +142,15 @@ func withStore(c *cli.Context, dir string, change func(*certs.Store) ([]certs.No
 		if err != nil {
 			return err
 		}
+		left, err := certs.RenewKubeconfigs(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
 		told := map[certs.Note]bool{}
-		for _, note := range slices.Concat(notes, changed, renewed) {
+		for _, note := range slices.Concat(notes, changed, renewed, left) {
 			if !told[note] {
 				fmt.Fprintln(c.App.ErrWriter, "karve:", output.Printable(fmt.Sprint(note)))
 			}
 			told[note] = true
 		}
-		return certs.RenewKubeconfigs(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
+		return err
 	})
 }
 

@@ -85,9 +85,10 @@ that name or address: --tls-san of karve server adds one.`,
 				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"), Outside: c.String("data-dir"),
 			})
 			if errors.Is(err, certs.ErrConflict) {
-				return fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)
-			} else if err != nil {
-				return err
+				err = fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)
+			}
+			if err != nil {
+				return fmt.Errorf("--%s: %w", map[bool]string{true: "into", false: "merge"}[c.IsSet("into")], err)
 			}
 			if result.Closed {
 				fmt.Fprintf(c.App.ErrWriter, "karve: warning: other users could read %s, which has a user's key now: only its owner can read it from now on\n", result.Path)

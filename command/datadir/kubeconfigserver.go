@@ -119,11 +119,9 @@ func withServer(text []byte, server string) ([]byte, error) {
 	if err != nil {
 		return nil, errors.New("it is not a kubeconfig")
 	}
-	for name, cluster := range config.Clusters {
-		if strings.HasSuffix(name, certs.AdvertisedSuffix) {
-			delete(config.Clusters, name)
-			delete(config.Contexts, name)
-		}
+	delete(config.Clusters, certs.AdvertisedContext)
+	delete(config.Contexts, certs.AdvertisedContext)
+	for _, cluster := range config.Clusters {
 		certs.SetServer(cluster, server)
 	}
 	return clientcmd.Write(*config)

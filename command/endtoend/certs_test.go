@@ -78,7 +78,7 @@ func TestServersOfKubeconfig(t *testing.T) {
 	}
 	k := store.Kubeconfig(certs.Admin, "https://127.0.0.1:7443")
 	k.Advertised = "https://karve.example:443"
-	if err := certs.WriteKubeconfig(filepath.Join(dir, "admin.kubeconfig"), 0, k); err != nil {
+	if err := certs.WriteKubeconfig(filepath.Join(dir, "admin.kubeconfig"), k); err != nil {
 		t.Fatal(err)
 	}
 	for server, want := range map[string]string{

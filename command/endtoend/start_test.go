@@ -1,7 +1,6 @@
 package endtoend
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -244,41 +243,4 @@ func certsCommands(t *testing.T, p *process) {
 		_, err := client(t, p.plain()).CoreV1().ServiceAccounts(name.Name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
-}
-
-// The server's options are not the command's: it finds the copy all the same, whether
-// the server runs or not.
-func TestCertsRenewRenewsTheCopy(t *testing.T) {
-	long(t)
-	parallel(t)
-	copied := filepath.Join(t.TempDir(), "copy")
-	p := start(t, t.TempDir(), append(bare, "--write-kubeconfig", copied, "--write-kubeconfig-mode", "0640")...)
-	for _, when := range []string{"running", "stopped"} {
-		before, err := os.ReadFile(copied)
-		if err != nil {
-			t.Fatal(err)
-		}
-		karve(t, "certs", "renew", "--data-dir", p.dir, "admin")
-		after, err := os.ReadFile(copied)
-		if err != nil {
-			t.Fatal(err)
-		}
-		own, err := os.ReadFile(p.kubeconfig)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if bytes.Equal(after, before) || !bytes.Equal(after, own) {
-			t.Errorf("%s: the copy is not renewed like the server's own", when)
-		}
-		if info, err := os.Stat(copied); err != nil || info.Mode().Perm() != 0o640 {
-			t.Errorf("%s: got %v, %v, want mode 0640", when, info, err)
-		}
-		if when == "running" {
-			cmd := command(t, "kubectl", "--kubeconfig", copied, "get", "--raw", "/readyz")
-			if got := succeed(t, cmd); got != "ok" {
-				t.Errorf("by the copy: got %q, want ok", got)
-			}
-			p.stop()
-		}
-	}
 }

@@ -116,7 +116,7 @@ func TestStatusOfAStart(t *testing.T) {
 		t.Errorf("got %+v, want one that is starting, and no process", s)
 	}
 	// With a kubeconfig and nobody who answers, it is not ready, and why is said.
-	text := `{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k"}}],"clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"karve","contexts":[{"name":"karve","context":{"cluster":"karve"}}],"clusters":[{"name":"karve","cluster":{"server":"http://127.0.0.1:1"}}]}`
 	if err := os.WriteFile(filepath.Join(dir, "admin.kubeconfig"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

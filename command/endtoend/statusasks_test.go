@@ -33,7 +33,7 @@ func runningAt(t *testing.T, handle http.HandlerFunc) (dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { lock.Close() })
-	if err := certs.WriteKubeconfig(filepath.Join(dir, "admin.kubeconfig"), 0, certs.Kubeconfig{Server: server.URL}); err != nil {
+	if err := certs.WriteKubeconfig(filepath.Join(dir, "admin.kubeconfig"), certs.Kubeconfig{Server: server.URL}); err != nil {
 		t.Fatal(err)
 	}
 	return dir

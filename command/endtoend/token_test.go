@@ -165,7 +165,7 @@ func TestTokenBadInput(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(stopped, "certs"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(stopped, "admin.kubeconfig"), []byte(`{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k"}}],"clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(stopped, "admin.kubeconfig"), []byte(`{"apiVersion":"v1","kind":"Config","current-context":"karve","contexts":[{"name":"karve","context":{"cluster":"karve"}}],"clusters":[{"name":"karve","cluster":{"server":"http://127.0.0.1:1"}}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	nonsense := write(t, "kubeconfig", "token: topsecret")

@@ -111,7 +111,7 @@ func (m machine) found(dir string) choice {
 	if c.foreign = servers.Foreign(dir); !c.foreign || c.socketIn != "" {
 		return c
 	}
-	if _, err := servers.Kubeconfig(dir); err != nil {
+	if err := servers.AsWritten(dir); err != nil {
 		return choice{kubeconfig: os.DevNull, sure: true,
 			missing: fmt.Errorf("another user owns %s, and root does not use the kubeconfig there unasked: %w (to use it all the same: --data-dir %[1]s)", dir, err)}
 	}

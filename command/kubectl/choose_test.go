@@ -181,7 +181,7 @@ func TestChooseForRoot(t *testing.T) {
 	}
 	const stranger = 54321 // no user of the machine
 	const program = `{"apiVersion":"v1","kind":"Config","users":[{"name":"k","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"touch","interactiveMode":"Never"}}}]}`
-	const plain = `{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k"}}],"clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`
+	const plain = `{"apiVersion":"v1","kind":"Config","current-context":"karve","contexts":[{"name":"karve","context":{"cluster":"karve","user":"karve"}}],"clusters":[{"name":"karve","cluster":{"server":"http://127.0.0.1:1"}}]}`
 	for _, running := range []bool{true, false} {
 		dir := dirWith(t, running)
 		if err := os.Chown(dir, stranger, stranger); err != nil {

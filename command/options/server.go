@@ -91,8 +91,8 @@ func table(c *server.Config) []option {
 		list(&c.TLSSANs, identity, "tls-san", "`NAME` or address to add to the serving certificate. Repeat it, or separate several with commas."),
 		text(&c.TLSCertFile, identity, "tls-cert-file", "", "`FILE` with your own serving certificate"),
 		text(&c.TLSKeyFile, identity, "tls-private-key-file", "", "`FILE` with the private key of --tls-cert-file"),
-		text(&c.WriteKubeconfig, identity, "write-kubeconfig", "", "`PATH` for a second copy of the admin's kubeconfig"),
-		parsed(text(nil, identity, "write-kubeconfig-mode", "0600", "file `MODE` of that copy"), func(s string) error {
+		text(&c.WriteKubeconfig, identity, "write-kubeconfig", "", "`FILE` to which to write the admin's kubeconfig, too. Other clusters in it stay."),
+		parsed(text(nil, identity, "write-kubeconfig-mode", "0600", "`MODE` of that file, if it has no other clusters"), func(s string) error {
 			mode, err := strconv.ParseUint(s, 8, 9)
 			if c.WriteKubeconfigMode = os.FileMode(mode); err != nil {
 				return errors.New("want an octal mode such as 0640")

@@ -1,6 +1,8 @@
 package servers
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"syscall"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
@@ -25,42 +27,68 @@ const KubeconfigName = "admin.kubeconfig"
 // kubeconfigLimit is the size of the largest file that is read. A server writes about 6 KiB.
 const kubeconfigLimit = 1 << 20
 
-// ErrUnlike means that a kubeconfig has something that no server writes. Such a file could start a
+// ErrUnlike means that a kubeconfig lacks what a server writes, or has more. What was added could start a
 // program, send a file of the reader's to a server, or make the reader trust any server.
 var ErrUnlike = errors.New("it is not as a server writes it")
 
 // Kubeconfig returns the configuration in the admin's kubeconfig of a data directory, which may be
-// another user's. It returns [ErrUnlike] for a file that no server has written.
+// another user's. It uses nothing in the file but what a server writes, and returns [ErrUnlike] if that is not there.
 func Kubeconfig(dir string) (*rest.Config, error) {
 	made, _, err := WholeKubeconfig(dir)
 	return made, err
 }
 
-// WholeKubeconfig is [Kubeconfig], and everything that is in the file.
+// WholeKubeconfig is [Kubeconfig], and everything in the file that the server has written.
 func WholeKubeconfig(dir string) (*rest.Config, *clientcmdapi.Config, error) {
 	path := filepath.Join(dir, KubeconfigName)
-	text, err := readRegular(path)
+	_, own, err := read(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	config, err := clientcmd.Load(text)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	// The order counts: a rest.Config is made by reading the files that it names.
-	if err := asWritten(config); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w: %w", path, ErrUnlike, err)
-	}
-	made, err := clientcmd.NewDefaultClientConfig(*config, &clientcmd.ConfigOverrides{}).ClientConfig()
+	made, err := clientcmd.NewDefaultClientConfig(*own, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	made.Proxy = Direct
-	return made, config, nil
+	return made, own, nil
 }
 
-// KubeconfigText returns the admin's kubeconfig of a data directory for another file, or for another reader: nothing that
-// [Kubeconfig] refuses, and nothing that it has not understood. Root reads it as the owner of the directory.
+// AsWritten returns [ErrUnlike] if the admin's kubeconfig of a data directory has more than the server has written.
+func AsWritten(dir string) error {
+	path := filepath.Join(dir, KubeconfigName)
+	all, own, err := read(path)
+	if err != nil {
+		return err
+	}
+	has, err := clientcmd.Write(*all)
+	if want, _ := clientcmd.Write(*own); err != nil || !bytes.Equal(has, want) {
+		return fmt.Errorf("%s: %w: something was added", path, ErrUnlike)
+	}
+	return nil
+}
+
+// read reads a kubeconfig, and returns it whole and what the server has written of it.
+func read(path string) (all, own *clientcmdapi.Config, err error) {
+	text, err := readRegular(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if all, err = clientcmd.Load(text); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	own = certs.OwnKubeconfig(all)
+	user := cmp.Or(own.AuthInfos[certs.DefaultContext], &clientcmdapi.AuthInfo{})
+	for name, c := range own.Clusters {
+		complete := len(c.CertificateAuthorityData) > 0 && len(user.ClientCertificateData) > 0 && len(user.ClientKeyData) > 0
+		if !strings.HasPrefix(c.Server, "http://") && (!strings.HasPrefix(c.Server, "https://") || !complete) { // http: the insecure listener
+			return nil, nil, fmt.Errorf("%s: %w: cluster %q lacks its URL, authority or user", path, ErrUnlike, name)
+		}
+	}
+	return all, own, nil
+}
+
+// KubeconfigText returns the admin's kubeconfig of a data directory for another file, or for another reader: only what
+// the server has written. Root reads it as the owner of the directory.
 func KubeconfigText(dir string) (text []byte, err error) {
 	err = ownership.Act(dir, func() error {
 		_, config, err := WholeKubeconfig(dir)
@@ -95,34 +123,4 @@ func readRegular(path string) ([]byte, error) {
 		err = fmt.Errorf("%s: %w: it is larger than 1 MiB", path, ErrUnlike)
 	}
 	return text, err
-}
-
-// asWritten returns an error if config has a field that certs.WriteKubeconfig does not set.
-func asWritten(config *clientcmdapi.Config) error {
-	secure := true
-	for name, c := range config.Clusters {
-		want := clientcmdapi.Cluster{Server: c.Server, CertificateAuthorityData: c.CertificateAuthorityData, DisableCompression: c.DisableCompression,
-			LocationOfOrigin: c.LocationOfOrigin, Extensions: c.Extensions}
-		switch {
-		case !reflect.DeepEqual(*c, want):
-			return fmt.Errorf("cluster %q has more than server, certificate-authority-data and disable-compression", name)
-		case strings.HasPrefix(c.Server, "http://"): // the insecure listener
-			secure = false
-		case !strings.HasPrefix(c.Server, "https://"):
-			return fmt.Errorf("cluster %q has a server without https://", name)
-		case len(c.CertificateAuthorityData) == 0:
-			return fmt.Errorf("cluster %q has no certificate-authority-data", name)
-		}
-	}
-	for name, u := range config.AuthInfos {
-		want := clientcmdapi.AuthInfo{ClientCertificateData: u.ClientCertificateData, ClientKeyData: u.ClientKeyData,
-			LocationOfOrigin: u.LocationOfOrigin, Extensions: u.Extensions}
-		switch {
-		case !reflect.DeepEqual(*u, want):
-			return fmt.Errorf("user %q has more than client-certificate-data and client-key-data", name)
-		case secure && (len(u.ClientCertificateData) == 0 || len(u.ClientKeyData) == 0):
-			return fmt.Errorf("user %q has no client-certificate-data or no client-key-data", name)
-		}
-	}
-	return nil
 }

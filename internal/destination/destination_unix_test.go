@@ -74,3 +74,35 @@ func TestAct(t *testing.T) {
 		}
 	}
 }
+
+// What another user has placed does not decide where a file goes, nor who gets it.
+func TestWhatAnotherUserPlaced(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make files of another user")
+	}
+	const stranger = 65001
+	for what, place := range map[string]func(path string) error{
+		"link":          func(path string) error { return os.Symlink("victim", path) },
+		"dangling link": func(path string) error { return os.Symlink("new", path) },
+		"file":          func(path string) error { return os.WriteFile(path, nil, 0o600) },
+	} {
+		dir := t.TempDir()
+		path, linked, own := filepath.Join(dir, "file"), filepath.Join(dir, "linked"), filepath.Join(t.TempDir(), "own")
+		err := errors.Join(place(path), os.Lchown(path, stranger, stranger), os.Chmod(dir, 0o777|os.ModeSticky), os.Symlink(dir, linked), os.Lchown(linked, stranger, stranger))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{path, filepath.Join(linked, "victim")} {
+			if got, err := Find(name, Rules{Overwrite: true}); err == nil || !strings.Contains(err.Error(), "65001") || !strings.Contains(err.Error(), "remove it, or name") {
+				t.Errorf("%s, %s: got %s, %v, want an error with the owner and the remedy", what, name, got, err)
+			}
+		}
+		// A user's own directory is where root may write for that user, and root's own links count.
+		if err := errors.Join(os.WriteFile(own, nil, 0o600), os.Chown(own, stranger, stranger)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Find(own, Rules{Overwrite: true}); err != nil || got != own {
+			t.Errorf("a user's own: got %s, %v", got, err)
+		}
+	}
+}

@@ -130,7 +130,7 @@ func TestRenewalDuringTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copied := filepath.Join(dir, "copy")
+	copied := filepath.Join(t.TempDir(), "copy")
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	c := New(Config{DataDir: dir, Server: "https://127.0.0.1:6443", KubeconfigCopy: copied, KubeconfigCopyMode: 0o600, Log: log})
@@ -146,7 +146,7 @@ func TestRenewalDuringTheStart(t *testing.T) {
 	carries := func(path string) bool {
 		k := certs.Kubeconfig{Server: c.config.Server, CAFile: store.CertFile(certs.ServerCA), CertFile: store.CertFile(certs.Admin), KeyFile: store.KeyFile(certs.Admin)}
 		want := filepath.Join(t.TempDir(), "want")
-		if err := certs.WriteKubeconfig(want, 0, k); err != nil {
+		if err := certs.WriteKubeconfig(want, k); err != nil {
 			t.Fatal(err)
 		}
 		a, err := os.ReadFile(path)

@@ -37,7 +37,7 @@ const (
 // patterns for path.Match: files of the server, of the datastore (also temporary and kept ones), of
 // snapshots and of forks. lost+found, which file systems create, is among them.
 var ownNames = [...]string{
-	File, "lock", "lock.host", "certs", "ssh", "flexvolume", "admin.kubeconfig", "admin.kubeconfig.copy",
+	File, "lock", "lock.host", "certs", "ssh", "flexvolume", "admin.kubeconfig", "admin.kubeconfig.*",
 	"karve.sock", "karve-api.sock", "kine.sock", ".control", "fork-of", "fork-unfinished", "snapshot", "snapshot.before-reset-*", "backups", "from-backup", "audit",
 	"mvcc.db", "mvcc.db-*", "mvcc.db.*", "state.db", "state.db-*", "state.db.*",
 	".*.partial", ".karve-*.tmp", ".snapshot-*", ".room-*", ".writable-*", ".owner-*", "lost+found",
