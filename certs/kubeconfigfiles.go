@@ -63,8 +63,7 @@ func (f KubeconfigFiles) writeCopy(k Kubeconfig, first bool) error {
 	if err != nil {
 		return err
 	}
-	mode := cmp.Or(f.CopyMode, fileMode)
-	note, err := json.Marshal(copyNote{at, fmt.Sprintf("%#o", mode)})
+	note, err := json.Marshal(copyNote{at, fmt.Sprintf("%#o", f.CopyMode)})
 	if err != nil {
 		return err
 	}
@@ -72,7 +71,7 @@ func (f KubeconfigFiles) writeCopy(k Kubeconfig, first bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = merge(context.Background(), at, entries, MergeOptions{Outside: filepath.Dir(f.Path), copy: first, mode: mode, noSync: k.NoSync})
+	_, err = merge(context.Background(), at, entries, MergeOptions{Outside: filepath.Dir(f.Path), copy: first, mode: f.CopyMode, noSync: k.NoSync})
 	if errors.Is(err, ErrConflict) {
 		return fmt.Errorf("%w: name another file, or remove that entry", err)
 	} else if err != nil {

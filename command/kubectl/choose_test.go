@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
 )
@@ -181,7 +182,6 @@ func TestChooseForRoot(t *testing.T) {
 	}
 	const stranger = 54321 // no user of the machine
 	const program = `{"apiVersion":"v1","kind":"Config","users":[{"name":"k","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"touch","interactiveMode":"Never"}}}]}`
-	const plain = `{"apiVersion":"v1","kind":"Config","current-context":"karve","contexts":[{"name":"karve","context":{"cluster":"karve","user":"karve"}}],"clusters":[{"name":"karve","cluster":{"server":"http://127.0.0.1:1"}}]}`
 	for _, running := range []bool{true, false} {
 		dir := dirWith(t, running)
 		if err := os.Chown(dir, stranger, stranger); err != nil {
@@ -198,7 +198,7 @@ func TestChooseForRoot(t *testing.T) {
 		if got := m.choose(dir, OursFirst); got.kubeconfig != path || got.foreign {
 			t.Errorf("a program in a directory that was named: got %+v, want %s", got, path)
 		}
-		if err := os.WriteFile(path, []byte(plain), 0o600); err != nil {
+		if err := errors.Join(os.Remove(path), certs.WriteKubeconfig(path, certs.Kubeconfig{Server: "http://127.0.0.1:1"})); err != nil {
 			t.Fatal(err)
 		}
 		got := m.choose("", OursFirst)

@@ -41,9 +41,19 @@ func Kubeconfig(dir string) (*rest.Config, error) {
 // WholeKubeconfig is [Kubeconfig], and everything in the file that the server has written.
 func WholeKubeconfig(dir string) (*rest.Config, *clientcmdapi.Config, error) {
 	path := filepath.Join(dir, KubeconfigName)
-	_, own, err := read(path)
+	text, err := readRegular(path)
 	if err != nil {
 		return nil, nil, err
+	}
+	all, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	own := certs.OwnKubeconfig(all)
+	cluster, user := cmp.Or(own.Clusters[own.CurrentContext], &clientcmdapi.Cluster{}), cmp.Or(own.AuthInfos[own.CurrentContext], &clientcmdapi.AuthInfo{})
+	secure := len(cluster.CertificateAuthorityData) > 0 && len(user.ClientCertificateData) > 0 && len(user.ClientKeyData) > 0
+	if !strings.HasPrefix(cluster.Server, "http://") && !(strings.HasPrefix(cluster.Server, "https://") && secure) { // http: the insecure listener
+		return nil, nil, fmt.Errorf("%s: %w: the context %q lacks a URL, an authority or a user", path, ErrUnlike, own.CurrentContext)
 	}
 	made, err := clientcmd.NewDefaultClientConfig(*own, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
@@ -55,36 +65,16 @@ func WholeKubeconfig(dir string) (*rest.Config, *clientcmdapi.Config, error) {
 
 // AsWritten returns [ErrUnlike] if the admin's kubeconfig of a data directory has more than the server has written.
 func AsWritten(dir string) error {
-	path := filepath.Join(dir, KubeconfigName)
-	all, own, err := read(path)
+	_, own, err := WholeKubeconfig(dir)
 	if err != nil {
 		return err
 	}
-	has, err := clientcmd.Write(*all)
+	path := filepath.Join(dir, KubeconfigName)
+	has, err := readRegular(path)
 	if want, _ := clientcmd.Write(*own); err != nil || !bytes.Equal(has, want) {
 		return fmt.Errorf("%s: %w: something was added", path, ErrUnlike)
 	}
 	return nil
-}
-
-// read reads a kubeconfig, and returns it whole and what the server has written of it.
-func read(path string) (all, own *clientcmdapi.Config, err error) {
-	text, err := readRegular(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if all, err = clientcmd.Load(text); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	own = certs.OwnKubeconfig(all)
-	user := cmp.Or(own.AuthInfos[certs.DefaultContext], &clientcmdapi.AuthInfo{})
-	for name, c := range own.Clusters {
-		complete := len(c.CertificateAuthorityData) > 0 && len(user.ClientCertificateData) > 0 && len(user.ClientKeyData) > 0
-		if !strings.HasPrefix(c.Server, "http://") && (!strings.HasPrefix(c.Server, "https://") || !complete) { // http: the insecure listener
-			return nil, nil, fmt.Errorf("%s: %w: cluster %q lacks its URL, authority or user", path, ErrUnlike, name)
-		}
-	}
-	return all, own, nil
 }
 
 // KubeconfigText returns the admin's kubeconfig of a data directory for another file, or for another reader: only what
