@@ -335,6 +335,9 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), atomicfile.Write(file, []byte(s.auditPolicy), 0o600)); err != nil {
 			return c, fmt.Errorf("--%s: %w", apiserver.AuditOption, err)
 		}
+		if path := apiserver.LastArg(s.APIServerArgs, "audit-log-path"); path != "" && path != "-" && apiserver.LastArg(s.APIServerArgs, "audit-log-maxbackup") == "" {
+			s.Log.Warnf("the audit log %s has no limit: --audit-log-maxbackup sets one", path)
+		}
 		c.Args = append(slices.Clone(c.Args), "audit-policy-file="+file)
 	}
 	c.TerminationTimeout = s.StopTimeout

@@ -391,7 +391,7 @@ func (p *plan) mayLead() bool { return !p.NoControllers || p.ownsStorage() }
 func (p *plan) apiserverConfig() apiserver.Config {
 	args := p.APIServerArgs
 	if p.auditPolicy != "" {
-		args = append(apiserver.AuditArgs(p.DataDir), args...)
+		args = apiserver.AuditArgs(p.DataDir, args)
 	}
 	return apiserver.Config{
 		Deviations:            p.deviations,

@@ -63,10 +63,14 @@ func AuditPolicy(preset string, args []string) (string, error) {
 	return policy, nil
 }
 
-// AuditArgs are the options of kube-apiserver that a preset sets before the user's: where the log is, and how much of it stays.
-func AuditArgs(dataDir string) []string {
-	return []string{
+// AuditArgs are the options of kube-apiserver that a preset sets before the user's: where the log is, and how much of it stays. In a
+// directory that the user names there are none, because upstream takes every file of the log's name and a time for its own.
+func AuditArgs(dataDir string, users []string) []string {
+	if LastArg(users, auditLogOption) != "" {
+		return users
+	}
+	return append([]string{
 		auditLogOption + "=" + filepath.Join(dataDir, "audit", "audit.log"),
 		"audit-log-maxsize=50", "audit-log-maxbackup=5", "audit-log-maxage=90", "audit-log-compress=true",
-	}
+	}, users...)
 }

@@ -10,8 +10,11 @@ import (
 )
 
 func TestAuditPresets(t *testing.T) {
-	if got := LastArg(AuditArgs("/d"), "audit-log-path"); got != "/d/audit/audit.log" {
+	if got := AuditArgs("/d", []string{"audit-log-maxage=9"}); LastArg(got, auditLogOption) != "/d/audit/audit.log" || LastArg(got, "audit-log-maxage") != "9" || LastArg(got, "audit-log-maxbackup") != "5" {
 		t.Errorf("the log: got %s", got)
+	}
+	if got := AuditArgs("/d", []string{auditLogOption + "=/others/audit.log"}); len(got) > 1 {
+		t.Errorf("a log in another directory, whose old files may be another's: got %s", got)
 	}
 	who := func(name string, groups ...string) user.Info { return &user.DefaultInfo{Name: name, Groups: groups} }
 	of := func(u user.Info, verb, group, resource, sub string) authorizer.Attributes {
