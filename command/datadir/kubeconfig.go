@@ -58,6 +58,9 @@ that name or address: --tls-san of karve server adds one.`,
 			} else if err != nil {
 				return err
 			}
+			if _, held, err := servers.Holder(c.String("data-dir")); err == nil && !held {
+				fmt.Fprintf(c.App.ErrWriter, "karve: warning: no server runs in %s; if that is a copy, its kubeconfig is of the server in the original\n", c.String("data-dir"))
+			}
 			server, err := serverFor(c, text)
 			if err != nil {
 				return err

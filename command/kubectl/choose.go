@@ -121,13 +121,18 @@ func (m machine) found(dir string) choice {
 // in is the server of a data directory. A user who may not read the kubeconfig there uses the socket.
 func (m machine) in(dir string) choice {
 	path := filepath.Join(dir, servers.KubeconfigName)
-	if !servers.Readable(path) && servers.Answers(dir) {
+	readable := servers.Readable(path)
+	if !readable && servers.Answers(dir) {
 		return choice{kubeconfig: os.DevNull, socketIn: dir}
 	}
-	if err := m.checkListed(path); err != nil {
+	err := m.checkListed(path)
+	if _, held, _ := servers.Holder(dir); err == nil && readable && !held && !servers.Answers(dir) { // in a copy, it leads to another server
+		err = servers.None(dir)
+	}
+	if err != nil {
 		return choice{kubeconfig: os.DevNull, sure: true, missing: err}
 	}
-	return choice{kubeconfig: path, sure: !servers.Readable(path), missing: servers.None(dir)}
+	return choice{kubeconfig: path, sure: !readable, missing: servers.None(dir)}
 }
 
 // check tells that no server answers or that the socket refuses this user, if no option names another server:

@@ -79,7 +79,8 @@ func TestChoose(t *testing.T) {
 		{"nothing", machine{usualDirs: []string{empty}}, "", OursFirst, empty, "no server has been started in " + empty + ": start one with karve server, or name", false},
 		{"the usual directory", machine{usualDirs: []string{runs}}, "", OursFirst, runs, "the server in " + runs + " is not ready: karve wait", false},
 		{"the second usual directory, in which one runs", machine{usualDirs: []string{stopped, runs}}, "", OursFirst, runs, "", false},
-		{"a usual directory whose server has stopped", machine{usualDirs: []string{stopped}}, "", OursFirst, stopped, "no server runs in " + stopped, false},
+		{"a usual directory whose server has stopped", machine{usualDirs: []string{stopped}}, "", OursFirst, os.DevNull, "no server runs in " + stopped, true},
+		{"a copy of a data directory", machine{usualDirs: []string{runs}}, stopped, OursFirst, os.DevNull, "no server runs in " + stopped, true},
 		{"the only server", machine{usualDirs: []string{stopped}, own: runningIn(another)}, "", OursFirst, another, "", false},
 		{"two servers", machine{usualDirs: []string{stopped}, own: runningIn(runs, another)}, "", OursFirst, os.DevNull, "2 servers of this user run", true},
 		{"two servers, one of them usual", machine{usualDirs: []string{runs}, own: runningIn(runs, another)}, "", OursFirst, runs, "", false},
@@ -131,7 +132,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	answers := &rest.Config{Host: "https://" + l.Addr().String()}
-	dir, m := dirWith(t, false), machine{checkListed: anyPath}
+	dir, m := dirWith(t, true), machine{checkListed: anyPath}
 	flags := func() *genericclioptions.ConfigFlags { return genericclioptions.NewConfigFlags(true) }
 	if err := m.in(dir).check(flags(), answers); err != nil {
 		t.Errorf("a server that answers: got %v", err)
@@ -142,7 +143,7 @@ func TestCheck(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.in(dir).check(flags(), answers); err == nil || !strings.Contains(err.Error(), "no server runs in "+dir) {
+	if err := m.in(dir).check(flags(), answers); err == nil || !strings.Contains(err.Error(), "the server in "+dir+" is not ready") {
 		t.Errorf("no server: got %v", err)
 	}
 	for _, set := range []func(*genericclioptions.ConfigFlags){
@@ -195,15 +196,15 @@ func TestChooseForRoot(t *testing.T) {
 		if got := m.choose("", OursFirst); got.kubeconfig != os.DevNull || !got.sure || !errors.Is(got.missing, servers.ErrUnlike) {
 			t.Errorf("a program: got %+v, want ErrUnlike", got)
 		}
-		if got := m.choose(dir, OursFirst); got.kubeconfig != path || got.foreign {
-			t.Errorf("a program in a directory that was named: got %+v, want %s", got, path)
+		if got := m.choose(dir, OursFirst); (got.kubeconfig == path) != running || got.foreign {
+			t.Errorf("a program in a directory that was named: got %+v, running: %v", got, running)
 		}
 		if err := errors.Join(os.Remove(path), certs.WriteKubeconfig(path, certs.Kubeconfig{Server: "http://127.0.0.1:1"})); err != nil {
 			t.Fatal(err)
 		}
 		got := m.choose("", OursFirst)
-		if got.kubeconfig != path || !got.foreign {
-			t.Errorf("a kubeconfig as a server writes it: got %+v, want %s", got, path)
+		if (got.kubeconfig == path) != running || !got.foreign {
+			t.Errorf("a kubeconfig as a server writes it: got %+v, running: %v", got, running)
 		}
 		changed := &rest.Config{ExecProvider: &clientcmdapi.ExecConfig{Command: "touch"}}
 		if err := got.check(genericclioptions.NewConfigFlags(true), changed); !errors.Is(err, servers.ErrUnlike) {
