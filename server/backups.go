@@ -27,7 +27,7 @@ func (s *controlPlane) scheduledBackups() *snapshots.Scheduled {
 		return nil
 	}
 	return &snapshots.Scheduled{
-		Options:  snapshots.Options{DataDir: s.DataDir, Files: s.usersFiles(), ManifestsDir: s.ManifestsDir, Log: s.Log, Connect: s.snapshotsConnection},
+		Options:  snapshots.Options{DataDir: s.DataDir, Held: s.claim.held, Files: s.usersFiles(), ManifestsDir: s.ManifestsDir, Log: s.Log, Connect: s.snapshotsConnection},
 		Schedule: s.plan.backups, Dir: s.BackupDir, Keep: s.BackupRetention, Report: s.reportBackup,
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -142,6 +144,43 @@ func (p *plan) directoriesInUse() error {
 	}
 	return errors.Join(errs...)
 }
+
+// held returns an error unless the directories are still those that were claimed.
+func (c *claim) held() error {
+	var errs problems
+	for _, lock := range []*datadir.Lock{c.lock, c.storeLock} {
+		if lock != nil {
+			errs.add(lock.Check())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// keepDirectories ends the server when another directory has taken the place of one of its own: upstream's code reads certificates and
+// encryption keys again by name, and would take those of another cluster. What is open is not lost, and stops in order. A
+// directory that has only gone away has nothing to take, so the server goes on: a start in its place would make a new cluster.
+func (s *controlPlane) keepDirectories(ctx context.Context, ready func()) error {
+	ready()
+	told := false
+	for ctx.Err() == nil {
+		err := s.claim.held()
+		if errors.Is(err, datadir.ErrReplaced) {
+			return err
+		}
+		if err != nil && !told {
+			s.Log.Errorf("%v. Until then it makes no backup, renews no certificate and answers no command", err)
+		}
+		told = err != nil
+		select {
+		case <-time.After(keepInterval):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// keepInterval is shorter than those at which anything reads the directory again.
+const keepInterval = time.Second
 
 // storage returns the lock of the datastore's directory.
 func (c *claim) storage() *datadir.Lock {

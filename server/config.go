@@ -293,7 +293,7 @@ func (c Config) complete() completed {
 		c.Log, _ = logbridge.New(os.Stderr, "text", "info") // these are valid
 	}
 	if abs, err := filepath.Abs(c.DataDir); err == nil && c.DataDir != "" {
-		c.DataDir = abs
+		c.DataDir = withoutLinks(abs)
 	}
 	if abs, err := filepath.Abs(cmp.Or(c.ManifestsDir, filepath.Join(c.DataDir, "manifests"))); err == nil {
 		c.ManifestsDir = abs
@@ -304,6 +304,17 @@ func (c Config) complete() completed {
 		c.BackupDir = abs
 	}
 	return completed{c}
+}
+
+// withoutLinks returns what an absolute path leads to now, and will lead to when a link in it is changed. Its end need not exist.
+func withoutLinks(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	if above := filepath.Dir(path); above != path {
+		return filepath.Join(withoutLinks(above), filepath.Base(path))
+	}
+	return path
 }
 
 // Validate reports every problem of the configuration that it can find without starting anything.

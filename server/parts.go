@@ -86,6 +86,7 @@ type start struct {
 
 // The names of the parts, as users see them.
 const (
+	directoryPart    = "data directory"
 	backupsPart      = "scheduled backups"
 	certificatesPart = "certificates"
 	datastorePart    = "datastore"
@@ -116,7 +117,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.storage = storage.New(s.storageConfig())
 	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Log: p.Log})
 	s.control = snapshots.New(snapshots.Options{
-		DataDir: p.DataDir, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
+		DataDir: p.DataDir, Held: c.held, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
 		Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection,
 	})
 	s.backups = s.scheduledBackups()
@@ -176,6 +177,7 @@ func (s *controlPlane) parts() []lifecycle.Part {
 		all = append(all, lifecycle.Traced(s.trace, s.progress.of(lifecycle.Retried(part, setBlocked))))
 	}
 
+	add(directoryPart, s.keepDirectories, silent)
 	if s.keysFirst {
 		add(certificatesPart, s.certificates.Run, silent)
 		add(datastorePart, s.storage.Run, silent)
@@ -244,7 +246,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 
 func (s *controlPlane) certificatesConfig() certificates.Config {
 	c := certificates.Config{
-		DataDir: s.DataDir, SANs: s.TLSSANs, ServiceIPs: s.serviceIPs, ClusterDomain: s.ClusterDomain, Etcd: s.claim.etcd != nil,
+		DataDir: s.DataDir, Held: s.claim.held, SANs: s.TLSSANs, ServiceIPs: s.serviceIPs, ClusterDomain: s.ClusterDomain, Etcd: s.claim.etcd != nil,
 		Server: s.claim.url(), KubeconfigCopy: s.WriteKubeconfig, KubeconfigCopyMode: s.WriteKubeconfigMode, Log: s.Log,
 		DatastoreClient: s.DatastoreCertFile,
 	}

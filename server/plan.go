@@ -136,6 +136,9 @@ func (d *draft) parseDatastore() {
 		d.add(err)
 		d.readClusterToken()
 	} else if d.DataDir != "" {
+		if d.location.Dir != "" {
+			d.location.Dir = withoutLinks(d.location.Dir)
+		}
 		d.fork, err = snapshots.NewFork(d.ForkFrom, d.DataDir, d.location)
 		d.add(err)
 		d.parseClusterToken()

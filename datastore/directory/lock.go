@@ -20,6 +20,9 @@ import (
 // wraps it names that process.
 var ErrLocked = errors.New("data directory is in use")
 
+// ErrReplaced means that the name of a directory leads to another one than that which was locked.
+var ErrReplaced = errors.New("another directory has taken its place")
+
 // Lock keeps other processes out of a directory. It is an open file, dir/lock, with an
 // exclusive flock on it. The kernel releases the lock with the process, so a crash leaves
 // nothing to clean up. The pid in the file, and the PID namespace that it belongs to, are only for the
@@ -73,6 +76,23 @@ func Acquire(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("write lock of data directory: %w", err)
 	}
 	return &Lock{dir, f}, nil
+}
+
+// Check returns an error unless the name of the directory still leads to the one that was locked. It wraps [ErrReplaced] if another one
+// is there. Open files stay those of the locked directory, and every name in it means a file of the other.
+func (l *Lock) Check() error {
+	own, err := l.f.Stat()
+	if err != nil {
+		return err
+	}
+	its, err := os.Lstat(l.f.Name())
+	if err == nil && !os.SameFile(own, its) {
+		err = ErrReplaced
+	}
+	if err != nil {
+		return fmt.Errorf("%s is not the directory any more in which this server began: %w: move that back, or restart the server", l.dir, err)
+	}
+	return nil
 }
 
 // openLock opens a lock file. It opens no link and no device, to which another user could lead this process, and no FIFO, from

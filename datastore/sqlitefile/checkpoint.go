@@ -180,6 +180,9 @@ func (f *File) syncWAL() error {
 			return err
 		}
 		f.walFile = wal
+		if err := f.unmoved(); err != nil {
+			return err
+		}
 	}
 	return syncData(f.walFile)
 }

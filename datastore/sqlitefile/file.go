@@ -31,6 +31,7 @@ const FileName = "mvcc.db"
 // are for one goroutine at a time.
 type File struct {
 	path    string
+	own     os.FileInfo // of the database that is open
 	relaxed bool
 	writer  *Connection
 
@@ -93,6 +94,9 @@ func Open(path string, relaxed bool) (*File, error) {
 	if err == nil {
 		f.writer, err = f.connect(query)
 	}
+	if err == nil {
+		f.own, err = os.Stat(path)
+	}
 	if err != nil {
 		return nil, Explain(path, err)
 	}
@@ -141,7 +145,19 @@ func pragmas(relaxed bool) url.Values {
 		"synchronous(" + synchronous + ")",
 		"wal_autocheckpoint(0)",
 		"cache_size(-4096)",
-	}}
+	}, "mode": {"rw"}} // create makes it
+}
+
+// unmoved returns an error unless the path still leads to the database that is open, and not to another one or to nothing.
+func (f *File) unmoved() error {
+	info, err := os.Stat(f.path)
+	if err == nil && !os.SameFile(info, f.own) {
+		err = directory.ErrReplaced
+	}
+	if err != nil {
+		return fmt.Errorf("%s is not the database any more that this server has open: %w: restart the server", f.path, err)
+	}
+	return nil
 }
 
 // Metas reads the meta table.

@@ -30,11 +30,16 @@ func (f *File) View(ctx context.Context, body func(context.Context, *Connection)
 			err = cause
 		}
 	}()
-	c, err := f.connect(url.Values{"_pragma": {"busy_timeout(10000)", "wal_autocheckpoint(0)", "cache_size(-8192)"}})
+	c, err := f.connect(url.Values{"mode": {"rw"}, "_pragma": {"busy_timeout(10000)", "wal_autocheckpoint(0)", "cache_size(-8192)"}})
+	if err == nil {
+		defer c.Close()
+	}
+	if moved := f.unmoved(); moved != nil { // it may be another's, of which nothing has been read yet
+		return moved
+	}
 	if err != nil {
 		return Explain(f.path, err)
 	}
-	defer c.Close()
 	// The WAL stays even if this connection is the last one to close.
 	if err := c.PersistWAL(true); err != nil {
 		return Explain(f.path, err)

@@ -19,11 +19,12 @@ import (
 // ErrMissing means that this system has no unix sockets (Windows before 10 1803).
 var ErrMissing = errors.New("this system has no unix sockets")
 
-// Listener is a unix socket with mode 0600. Its Close removes it.
+// Listener is a unix socket with mode 0600. Its Close removes that socket, and no other of its name.
 type Listener struct {
 	net.Listener
 	path    string
-	release func() // of a short path
+	own     os.FileInfo // of the socket
+	release func()      // of a short path
 	tempDir string
 	link    string // in the data directory, to the socket in tempDir
 	once    sync.Once
@@ -71,7 +72,13 @@ func Listen(dir, name string) (*Listener, error) {
 		}
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	if err := os.Chmod(l.path, 0o600); err != nil {
+	if u, ok := l.Listener.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false) // by its name, whose socket it may be then
+	}
+	if l.own, err = os.Lstat(l.path); err == nil {
+		err = os.Chmod(l.path, 0o600)
+	}
+	if err != nil {
 		l.Close()
 		return nil, fmt.Errorf("protect %s: %w", path, err)
 	}
@@ -93,13 +100,16 @@ func (l *Listener) Close() error {
 	return l.err
 }
 
-// remove removes what Go's listener leaves.
+// remove removes the socket, unless another server's has its name: its directory may have taken the place of this one.
 func (l *Listener) remove() {
+	if its, err := os.Lstat(l.path); err == nil && os.SameFile(its, l.own) {
+		os.Remove(l.path)
+	}
 	l.release()
 	if l.tempDir != "" {
 		os.RemoveAll(l.tempDir)
 	}
-	if l.link != "" {
+	if to, err := os.Readlink(l.link); err == nil && to == l.path {
 		os.Remove(l.link)
 	}
 }

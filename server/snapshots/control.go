@@ -36,6 +36,8 @@ type Manifests interface {
 // Options is the configuration of the part.
 type Options struct {
 	DataDir string
+	// Held returns an error if the data directory is not that of this server any more. Nil: it always is.
+	Held func() error
 	// Files are paths of files outside the data directory that snapshots contain.
 	Files []string
 	// ManifestsDir is the directory of manifests, which snapshots contain.
@@ -97,15 +99,27 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	} else if err != nil {
 		return err
 	}
-	defer os.RemoveAll(c.scratch()) // after a kill, the next start does it
-	defer server.stop()
+	defer func() {
+		server.stop()
+		if c.held() == nil {
+			os.RemoveAll(c.scratch()) // after a kill, the next start does it
+		}
+	}()
 	if err := os.RemoveAll(c.scratch()); err != nil { // a server that was killed leaves it behind
 		return err
 	}
-	server.handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
-	server.handle("POST "+control.ResetPath, c.whenReady(c.reset))
+	handle := func(pattern string, do controlHandler) {
+		server.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
+			if err := c.held(); err != nil {
+				return err
+			}
+			return do(w, r)
+		})
+	}
+	handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
+	handle("POST "+control.ResetPath, c.whenReady(c.reset))
 	answer := func(path string, with func() any) {
-		server.handle("GET "+path, func(w http.ResponseWriter, _ *http.Request) error { return sendJSON(w, with()) })
+		handle("GET "+path, func(w http.ResponseWriter, _ *http.Request) error { return sendJSON(w, with()) })
 	}
 	answer(control.TunnelsPath, func() any {
 		all := []control.Tunnel{}
@@ -116,14 +130,14 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	})
 	if c.Manifests != nil {
 		answer(control.ManifestsPath, func() any { return c.Manifests.Status() })
-		server.handle("POST "+control.ManifestsApplyPath, c.applyManifests)
-		server.handle("POST "+control.ManifestsPrunePath, c.pruneManifests)
+		handle("POST "+control.ManifestsApplyPath, c.applyManifests)
+		handle("POST "+control.ManifestsPrunePath, c.pruneManifests)
 	}
 	if c.Page != nil {
 		answer(control.PagePath, func() any { return c.Page() })
 	}
 	questions := DatastoreHandler(c.Engine)
-	server.handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {
+	handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {
 		questions.ServeHTTP(w, r)
 		return nil
 	})
@@ -181,6 +195,22 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 	}
 }
 
+func (o Options) held() error {
+	if o.Held == nil {
+		return nil
+	}
+	return o.Held()
+}
+
+// write writes a snapshot of the cluster with this datastore, unless another directory took the place of the data directory meanwhile.
+func (o Options) write(ctx context.Context, engine *datastore.Engine, scratch string, w io.Writer) (*snapshot.Info, error) {
+	info, err := snapshot.Write(ctx, o.source(engine), scratch, w)
+	if err == nil {
+		err = o.held()
+	}
+	return info, err
+}
+
 // source is the cluster with this datastore.
 func (o Options) source(engine *datastore.Engine) snapshot.Source {
 	return snapshot.Source{DataDir: o.DataDir, Files: o.Files, ManifestsDir: o.ManifestsDir, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
@@ -207,7 +237,7 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if _, err := snapshot.Write(r.Context(), c.source(c.Engine), c.scratch(), f); err != nil {
+	if _, err := c.write(r.Context(), c.Engine, c.scratch(), f); err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)

@@ -134,6 +134,9 @@ func (s *Scheduled) once(ctx context.Context) {
 		failedBackup.Set(0)
 		lastSuccess.Set(float64(time.Now().Unix()))
 	}
+	if s.held() != nil {
+		return // the records would be another server's
+	}
 	recorded := backup.SetFailure(s.engine.Path(), err, time.Now())
 	if made != nil {
 		recorded = errors.Join(recorded, backup.SetLast(made, time.Now()))
@@ -146,6 +149,9 @@ func (s *Scheduled) once(ctx context.Context) {
 // backUp makes a backup, verifies it, places it, and removes old ones. It returns nil if nothing has changed
 // since the last one.
 func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
+	if err := s.held(); err != nil {
+		return nil, err
+	}
 	if s.Dir == filepath.Join(s.DataDir, BackupsDir) { // any other may be on a disk that is not mounted
 		if err := atomicfile.MakeDir(s.Dir); err != nil {
 			return nil, err
@@ -172,7 +178,7 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	}
 	made := &backup.Result{From: s.engine.Path()}
 	info, err := snapshot.MakeVerified(ctx, temp, func(w io.Writer, scratch string) error {
-		_, err := snapshot.Write(ctx, s.source(s.engine), scratch, w)
+		_, err := s.write(ctx, s.engine, scratch, w)
 		return err
 	})
 	if err != nil {
