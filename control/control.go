@@ -71,6 +71,9 @@ const (
 	All                = "all"              // ?all=true: also if there are no files
 )
 
+// EncryptionPath asks which file of the user's has the encryption configuration (GET): its path, in JSON; empty if it is Karve's.
+const EncryptionPath = "/encryption"
+
 // PagePath asks where the page for people is (GET): its URL, in JSON.
 const PagePath = "/page"
 
@@ -269,6 +272,12 @@ func (c *Client) PruneManifests(ctx context.Context, agreed []Stray, parameters 
 // Page returns the URL of the page for people. The error is [ErrUnknown] if the server is of a release that had none.
 func (c *Client) Page(ctx context.Context) (at string, err error) {
 	return at, c.read(ctx, PagePath, &at)
+}
+
+// Encryption returns the path of the user's encryption configuration, if the server uses one. The error is [ErrUnknown] if the
+// server is of a release that does not tell.
+func (c *Client) Encryption(ctx context.Context) (file string, err error) {
+	return file, c.read(ctx, EncryptionPath, &file)
 }
 
 // read decodes the answer to a question.

@@ -189,10 +189,23 @@ func (s *controlPlane) clusterEncryption() (file string, err error) {
 
 // usersFiles returns the paths of files outside the data directory that belong to the cluster, for backups.
 func (p *plan) usersFiles() (files []string) {
-	for _, path := range []string{p.ConfigFile, apiserver.LastArg(p.APIServerArgs, apiserver.EncryptionOption)} {
-		if abs, err := filepath.Abs(path); path != "" && err == nil {
-			files = append(files, abs)
+	for _, path := range []string{absolute(p.ConfigFile), p.usersEncryption()} {
+		if path != "" {
+			files = append(files, path)
 		}
 	}
 	return files
+}
+
+// usersEncryption returns the path of the user's encryption configuration; empty if there is none.
+func (p *plan) usersEncryption() string {
+	return absolute(apiserver.LastArg(p.APIServerArgs, apiserver.EncryptionOption))
+}
+
+// absolute returns an absolute path, or "" for "".
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); path != "" && err == nil {
+		return abs
+	}
+	return path
 }

@@ -118,7 +118,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Log: p.Log})
 	s.control = snapshots.New(snapshots.Options{
 		DataDir: p.DataDir, Held: c.held, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
-		Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection,
+		Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection, Encryption: p.usersEncryption(),
 	})
 	s.backups = s.scheduledBackups()
 

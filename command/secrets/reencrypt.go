@@ -147,7 +147,7 @@ func drop(ctx context.Context, c *cli.Context, cluster membership.Cluster, prese
 		return fmt.Errorf("--%s: %w", dropOld, err)
 	}
 	kept := s.file + ".before-" + present.Key
-	if has, err := ownFile(s.dir)(kept); err != nil {
+	if has, err := read(s.dir, kept); err != nil {
 		return err
 	} else if has != nil && !bytes.Equal(has, s.content) {
 		return fmt.Errorf("--%s: %s has other keys, which old backups may need: move it elsewhere", dropOld, kept)

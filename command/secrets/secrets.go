@@ -3,6 +3,7 @@
 package secrets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -68,22 +70,33 @@ type store struct {
 	content []byte            // nil: there is none
 }
 
-// configured is the file that the configuration file names for this server; empty if it names none.
-func configured(c *cli.Context) string {
-	if files := options.ConfiguredFiles(c); len(files) > 1 {
-		return files[len(files)-1]
+// users is the file of the user's that the server in --data-dir uses; empty if it uses none. If no server runs there, the configuration
+// file says it.
+func users(c *cli.Context) (string, error) {
+	client := control.New(c.String("data-dir"))
+	defer client.Close()
+	file, err := client.Encryption(c.Context)
+	switch {
+	case errors.Is(err, control.ErrUnknown):
+		return "", fmt.Errorf("%w: start the server again", err)
+	case !errors.Is(err, control.ErrMissing):
+		return file, err
 	}
-	return ""
+	if files := options.ConfiguredFiles(c); len(files) > 1 {
+		return files[len(files)-1], nil
+	}
+	return "", nil
 }
 
 // current reads the configuration that the server in --data-dir uses.
 func current(c *cli.Context) (*apiserver.Encryption, string, error) {
-	file, read := configured(c), readFile
-	if file == "" {
-		dir := c.String("data-dir")
-		file, read = certs.EncryptionFile(certificates.Dir(dir)), ownFile(dir)
+	dir := c.String("data-dir")
+	file, err := users(c)
+	if err != nil {
+		return nil, "", err
 	}
-	content, err := read(file)
+	file = cmp.Or(file, certs.EncryptionFile(certificates.Dir(dir)))
+	content, err := read(dir, file)
 	if err != nil {
 		return nil, "", err
 	}
@@ -94,32 +107,28 @@ func current(c *cli.Context) (*apiserver.Encryption, string, error) {
 	return config, file, nil
 }
 
-func readFile(file string) ([]byte, error) {
-	content, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// read reads a file as the owner of a data directory, which has it or names it: nothing there leads root to what the owner may not read.
+// The content of one that does not exist is nil.
+func read(dir, file string) (content []byte, err error) {
+	err = ownership.Act(dir, func() (err error) {
+		content, err = os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
 	return content, err
-}
-
-// ownFile reads a file in a data directory as the owner of that: no link there leads root to what the owner may not read.
-func ownFile(dir string) func(file string) ([]byte, error) {
-	return func(file string) (content []byte, err error) {
-		err = ownership.Act(dir, func() (err error) {
-			content, err = readFile(file)
-			return err
-		})
-		return content, err
-	}
 }
 
 // open finds the configuration, to change it.
 func open(ctx context.Context, c *cli.Context, cluster membership.Cluster) (*store, *apiserver.Encryption, error) {
-	if file := configured(c); file != "" {
-		return nil, nil, fmt.Errorf("--%s: the configuration names your own %s: change that file, and start the server again; karve secrets status and reencrypt work with it", apiserver.EncryptionOption, file)
-	}
 	s := &store{cluster: cluster, dir: c.String("data-dir")}
 	s.file = certs.EncryptionFile(certificates.Dir(s.dir))
+	if file, err := users(c); err != nil {
+		return nil, nil, err
+	} else if file != "" {
+		return nil, nil, fmt.Errorf("--%s: the server in --data-dir %s uses a file of yours, %s: change that, and start the server again; karve secrets status and reencrypt work with it", apiserver.EncryptionOption, s.dir, file)
+	}
 	var err error
 	if c.String(membership.Option) != "" {
 		if s.token, err = clustertoken.ReadToken(c, membership.Option); err != nil {
@@ -136,13 +145,8 @@ func open(ctx context.Context, c *cli.Context, cluster membership.Cluster) (*sto
 		return nil, nil, clustertoken.Needed("key")
 	default:
 		s.token = nil
-		if s.content, err = ownFile(s.dir)(s.file); err != nil {
+		if s.content, err = read(s.dir, s.file); err != nil {
 			return nil, nil, err
-		}
-		if used, err := loaded(ctx, s.dir); err != nil {
-			return nil, nil, err
-		} else if used != "" && s.content == nil {
-			return nil, nil, fmt.Errorf("--%s: the server in --data-dir %s uses a file of yours: change that, and start the server again", apiserver.EncryptionOption, s.dir)
 		}
 	}
 	config, err := apiserver.ParseEncryption(s.content)

@@ -45,6 +45,8 @@ type Options struct {
 	// CheckReset returns an error for contents that the server could not read after a reset to them.
 	CheckReset func(*datastore.Dump) error
 	Manifests  Manifests // nil: there are none
+	// Encryption is the path of the user's encryption configuration; empty if the server has none.
+	Encryption string
 	// Page returns the URL of the page for people.
 	Page func() string
 	Log  *logrus.Logger
@@ -128,6 +130,7 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 		}
 		return all
 	})
+	answer(control.EncryptionPath, func() any { return c.Encryption })
 	if c.Manifests != nil {
 		answer(control.ManifestsPath, func() any { return c.Manifests.Status() })
 		handle("POST "+control.ManifestsApplyPath, c.applyManifests)
