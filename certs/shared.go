@@ -205,3 +205,9 @@ func (p *pair) public() crypto.PublicKey {
 
 // EncryptionFile returns the path of the encryption configuration that a server has fetched.
 func EncryptionFile(dir string) string { return filepath.Join(dir, "encryption-provider-config.yaml") }
+
+// WriteEncryption writes [EncryptionFile], or the file that a link of that name leads to.
+func WriteEncryption(dir string, content []byte) error {
+	_, err := replace(atomicfile.Writer{}, EncryptionFile(dir), content, fileMode)
+	return err
+}

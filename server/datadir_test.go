@@ -1,10 +1,14 @@
 package server_test
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/marker"
 )
@@ -34,7 +38,11 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 			}
 		}
 	}
-	c, err := launch(dir, func(c *server.Config) {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	c, err := launch(link, func(c *server.Config) {
 		c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy")
 		c.SSHUser = "nodes"
 		c.NoControllers, c.DisableScheduler = true, true // a process can have those of only one cluster
@@ -43,8 +51,27 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("karve-data", "mvcc.db", "ssh", "admin.kubeconfig", "admin.kubeconfig.copy")
-	if err := c.stop(); err != nil {
+
+	// The link may lead elsewhere now. A server whose directory itself is replaced stops, and leaves the other one alone.
+	if err := errors.Join(os.Remove(link), os.Symlink(t.TempDir(), link)); err != nil {
 		t.Fatal(err)
+	}
+	client := control.New(dir)
+	defer client.Close()
+	if err := client.Snapshot(t.Context(), io.Discard); err != nil {
+		t.Error(err)
+	}
+	other := dir
+	dir += "-first"
+	t.Cleanup(func() { os.RemoveAll(other) })
+	if err := errors.Join(os.Rename(other, dir), os.Mkdir(other, 0o700), os.WriteFile(filepath.Join(other, "lock"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if <-c.done; !errors.Is(c.err, directory.ErrReplaced) {
+		t.Errorf("got %v, want ErrReplaced", c.err)
+	}
+	if entries, err := os.ReadDir(other); err != nil || len(entries) != 1 {
+		t.Errorf("in the other directory: %v, %v", entries, err)
 	}
 	want("karve-data", "mvcc.db")
 }

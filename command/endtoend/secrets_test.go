@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -130,12 +131,19 @@ func TestSecretsCommands(t *testing.T) {
 	p = start(t, dir, bare...)
 	step("", map[string]int{"key-2": 3, "": 0}, "")
 
-	// Old keys stay while it is not known that nothing needs them, and so does a copy of older ones.
+	// Old keys stay while it is not known that nothing needs them, and so does a copy of older ones. A link stays one.
+	linked := filepath.Join(t.TempDir(), "linked.yaml")
+	if err := errors.Join(os.Rename(file, linked), os.Symlink(linked, file)); err != nil {
+		t.Fatal(err)
+	}
 	step("rotate", map[string]int{"key-3": 0, "key-2": 3, "": 0}, "karve secrets reencrypt")
 	if err := os.WriteFile(file+".before-"+newest(), []byte("older keys"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	refuse("reencrypt --drop-old", "before-key-3", "move it elsewhere")
+	if to, err := os.Readlink(file); to != linked {
+		t.Errorf("got a link to %q (%v), want %s", to, err, linked)
+	}
 	config, err := os.ReadFile(file)
 	if err == nil {
 		err = os.WriteFile(file, []byte(strings.Replace(string(config), "- secrets\n", "- secrets\n  - configmaps\n", 1)), 0o600)
@@ -148,8 +156,15 @@ func TestSecretsCommands(t *testing.T) {
 	p.stop()
 
 	dir = t.TempDir()
-	start(t, dir, append(bare, "--encryption-provider-config="+write(t, "own.yaml", encryptionConfig))...)
-	refuse("enable", "--encryption-provider-config", "a file of yours")
+	own := write(t, "own.yaml", encryptionConfig)
+	start(t, dir, append(bare, "--encryption-provider-config="+own)...)
+	if err := os.WriteFile(filepath.Join(dir, "certs", filepath.Base(file)), config, 0o600); err != nil { // as if Karve had made one before
+		t.Fatal(err)
+	}
+	refuse("rotate", "--encryption-provider-config", "a file of yours, "+own)
+	if got := karve(t, "secrets", "status", "--data-dir", dir, "-o", "json"); !strings.Contains(got, own) {
+		t.Errorf("got %s, want the status of %s", got, own)
+	}
 }
 
 // A new cluster encrypts Secrets. A server that has lost the key, or has that of another cluster, says so, and starts again when

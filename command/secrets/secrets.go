@@ -22,7 +22,6 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/certificates"
@@ -169,7 +168,7 @@ func (s *store) save(ctx context.Context, config *apiserver.Encryption) error {
 		return s.cluster.Rotate(ctx, s.token, s.token, &content)
 	}
 	s.content = content
-	return ownership.Act(s.dir, func() error { return atomicfile.Write(s.file, content, 0o600) })
+	return ownership.Act(s.dir, func() error { return certs.WriteEncryption(certificates.Dir(s.dir), content) })
 }
 
 // taken returns an error if a server has not been started since the configuration was saved.

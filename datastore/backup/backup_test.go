@@ -100,6 +100,40 @@ func TestBackupOfLiveEngine(t *testing.T) {
 	enginetest.Put(t, e, "/after", "v")
 }
 
+// Another database may take the name of the one that is open.
+func TestBackupOfTheOpenDatabase(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	e, own := enginetest.OpenLocked(t, dir, datastore.Options{})
+	enginetest.Put(t, e, "/a", "v")
+	if err := os.Rename(dir, dir+"2"); err != nil { // Windows renames no open file
+		t.Skip(err)
+	}
+	backUp := func(what string) {
+		t.Helper()
+		if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "backup"), backup.Options{}); err == nil || !strings.Contains(err.Error(), "no longer the database that this server has open") {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	backUp("nothing has the name")
+	if left := enginetest.Glob(t, dir, "*"); len(left) > 0 {
+		t.Errorf("made in another directory: %v", left)
+	}
+	other, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+	enginetest.Put(t, other, "/b", "v")
+	backUp("another has the name")
+	if err := errors.Join(e.Close(), own.Close(), other.Close(), lock.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{dir, dir + "2"} {
+		if err := enginetest.TryOpen(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestBackupNeverOverwrites(t *testing.T) {
 	dir := enginetest.Written(t, true)
 	from, to := filepath.Join(dir, datastore.EngineFile), filepath.Join(t.TempDir(), "backup")

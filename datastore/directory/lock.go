@@ -90,7 +90,7 @@ func (l *Lock) Check() error {
 		err = ErrReplaced
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not the directory any more in which this server began: %w: move that back, or restart the server", l.dir, err)
+		return fmt.Errorf("%s is no longer the directory in which this server began (%w): move that one back, or restart the server", l.dir, err)
 	}
 	return nil
 }

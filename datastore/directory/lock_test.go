@@ -93,6 +93,20 @@ func TestHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask(os.Getpid(), true)
+	if err := lock.Check(); err != nil {
+		t.Error(err)
+	}
+	if err := os.Rename(dir, dir+"2"); err != nil { // nothing can be renamed on Windows
+		t.Skip(err)
+	}
+	if err := lock.Check(); err == nil || errors.Is(err, ErrReplaced) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("its name is gone: got %v, want an error that names %s", err, dir)
+	}
+	if other, err := Acquire(dir); err != nil || !errors.Is(lock.Check(), ErrReplaced) {
+		t.Errorf("another has the name: got %v, want ErrReplaced (%v)", lock.Check(), err)
+	} else {
+		other.Close()
+	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}

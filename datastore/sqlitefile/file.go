@@ -155,7 +155,7 @@ func (f *File) unmoved() error {
 		err = directory.ErrReplaced
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not the database any more that this server has open: %w: restart the server", f.path, err)
+		return fmt.Errorf("%s is no longer the database that this server has open (%w): restart the server", f.path, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -55,7 +56,20 @@ func TestListen(t *testing.T) {
 				}
 				connection.Close()
 			}
+			if err := os.Rename(path, path+"2"); err != nil { // as if its directory had another name
+				t.Fatal(err)
+			}
+			other, err := Listen(dir, "name.sock")
+			if err != nil {
+				t.Fatal(err)
+			}
 			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Lstat(path); err != nil {
+				t.Errorf("the socket of another server: %v", err)
+			}
+			if err := errors.Join(other.Close(), os.Remove(path+"2")); err != nil {
 				t.Error(err)
 			}
 			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/server/storage"
 )
 
@@ -196,7 +195,7 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 		if _, err := m.Shared.Take(s.Certs, nil); err != nil || made == nil {
 			return err
 		}
-		return atomicfile.Write(certs.EncryptionFile(s.Certs.Dir), made, 0o600)
+		return certs.WriteEncryption(s.Certs.Dir, made)
 	}
 	if c.Alone { // nobody else writes the record, and a kill must not leave one whose keys are nowhere
 		if err := writeFiles(); err != nil {
@@ -345,5 +344,5 @@ func keepEncryption(m *Material, s Server) error {
 	case m.Encryption == nil || !exists && s.Encryption != nil || exists && bytes.Equal(has, m.Encryption):
 		return nil
 	}
-	return atomicfile.Write(file, m.Encryption, 0o600)
+	return certs.WriteEncryption(s.Certs.Dir, m.Encryption)
 }

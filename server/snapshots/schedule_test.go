@@ -186,4 +186,12 @@ func TestScheduledBackups(t *testing.T) {
 	if _, err := os.Stat(s.Dir); err == nil || len(reported) != 2 {
 		t.Errorf("got %v and reports %v, want a failure and no directory", err, reported)
 	}
+
+	// Another directory has the name of the data directory: nothing is written there.
+	os.Remove(engine.Path() + ".backup-failure")
+	s.Held = func() error { return directory.ErrReplaced }
+	s.once(t.Context())
+	if _, failure = record(); failure != nil || len(reported) != 3 {
+		t.Errorf("got failure %v and reports %v, want a report and no record", failure, reported)
+	}
 }
