@@ -168,7 +168,7 @@ func (s *controlPlane) keepDirectories(ctx context.Context, ready func()) error 
 			return err
 		}
 		if err != nil && !told {
-			s.Log.Errorf("%v. Until then it makes no backup, renews no certificate and answers no command", err)
+			s.Log.Errorf("%v. Until then it makes no backup and answers no command", err)
 		}
 		told = err != nil
 		select {

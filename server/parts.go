@@ -246,7 +246,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 
 func (s *controlPlane) certificatesConfig() certificates.Config {
 	c := certificates.Config{
-		DataDir: s.DataDir, Held: s.claim.held, SANs: s.TLSSANs, ServiceIPs: s.serviceIPs, ClusterDomain: s.ClusterDomain, Etcd: s.claim.etcd != nil,
+		DataDir: s.DataDir, SANs: s.TLSSANs, ServiceIPs: s.serviceIPs, ClusterDomain: s.ClusterDomain, Etcd: s.claim.etcd != nil,
 		Server: s.claim.url(), KubeconfigCopy: s.WriteKubeconfig, KubeconfigCopyMode: s.WriteKubeconfigMode, Log: s.Log,
 		DatastoreClient: s.DatastoreCertFile,
 	}

@@ -29,8 +29,6 @@ var (
 // Config is the configuration of the part.
 type Config struct {
 	DataDir string // the certificates are in its directory certs
-	// Held returns an error if that is not this server's directory any more, and nothing may be written there. Nil: it always is.
-	Held func() error
 	// SANs are names and addresses that the user adds to the serving certificate.
 	SANs []string
 	// Addresses are addresses of this machine that the serving certificate contains from the
@@ -126,11 +124,6 @@ func (c *Certificates) keepFresh(ctx context.Context) {
 	registerMetrics()
 	c.measure()
 	renew := func() ([]certs.Name, []certs.Note, error) {
-		if held := c.config.Held; held != nil {
-			if err := held(); err != nil {
-				return nil, nil, err
-			}
-		}
 		renewed, notes, err := c.Store().Renew()
 		c.addresses.covers(c.Store().CertFile(certs.Serving))
 		c.measure()

@@ -45,7 +45,7 @@ var ownNames = [...]string{
 
 // leftBehind matches the names of files and directories that Karve needs for moments only. A kill leaves them
 // behind. Some have keys, and those of earlier releases all objects.
-var leftBehind = regexp.MustCompile(`^\.(karve-[0-9]+\.tmp|(snapshot|room|writable|owner)-[0-9]+|.+\.[0-9]+\.partial)$`)
+var leftBehind = regexp.MustCompile(`^\.(control|karve-[0-9]+\.tmp|(snapshot|room|writable|owner)-[0-9]+|.+\.[0-9]+\.partial)$`)
 
 // leftAge is the age from which on they are no longer in use: commands create them beside a running server.
 const leftAge = time.Hour

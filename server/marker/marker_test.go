@@ -148,7 +148,7 @@ func TestRemoveLeft(t *testing.T) {
 		dir := t.TempDir()
 		var want []string
 		for name, stays := range map[string]bool{
-			".karve-12.tmp": !marked, ".snapshot-12/mvcc.db": !marked, ".writable-3": !marked, ".mvcc.db.12.partial/copy": !marked,
+			".karve-12.tmp": !marked, ".snapshot-12/mvcc.db": !marked, ".writable-3": !marked, ".control/snapshot-4": !marked, ".mvcc.db.12.partial/copy": !marked,
 			".snapshot-hourly/a": true, ".snapshot": true, "karve-12.tmp": true, ".karve-12.tmp.mine": true, "mvcc.db": true,
 			".karve-1.partial/.karve-temporary": false, ".karve-a.partial/.karve-temporary": true, ".karve-2.partial/lock": true,
 		} {

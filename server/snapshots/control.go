@@ -101,15 +101,7 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	} else if err != nil {
 		return err
 	}
-	defer func() {
-		server.stop()
-		if c.held() == nil {
-			os.RemoveAll(c.scratch()) // after a kill, the next start does it
-		}
-	}()
-	if err := os.RemoveAll(c.scratch()); err != nil { // a server that was killed leaves it behind
-		return err
-	}
+	defer server.stop()
 	handle := func(pattern string, do controlHandler) {
 		server.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
 			if err := c.held(); err != nil {
@@ -175,9 +167,6 @@ func (c *Control) pruneManifests(w http.ResponseWriter, r *http.Request) error {
 	return sendJSON(w, append([]control.Stray{}, out...))
 }
 
-// scratch returns the directory for temporary files. whenReady creates it.
-func (c *Control) scratch() string { return filepath.Join(c.DataDir, ".control") }
-
 // notBuiltIn is the answer if the datastore is not the built-in one.
 const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools. A copy of the database, such as that of pg_dump, and the file of --cluster-token-file are a whole backup"
 
@@ -190,9 +179,6 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 			return controlError{http.StatusNotImplemented, notBuiltIn}
 		case !c.Ready():
 			return controlError{http.StatusServiceUnavailable, "the server is not ready yet"}
-		}
-		if err := os.MkdirAll(c.scratch(), 0o700); err != nil {
-			return err
 		}
 		return do(w, r)
 	}
@@ -234,13 +220,13 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Query().Get(control.Settle) == "true" {
 		c.rest(r.Context())
 	}
-	f, err := os.CreateTemp(c.scratch(), "snapshot-*")
+	f, err := os.CreateTemp(c.DataDir, ".snapshot-*") // a start removes what a kill leaves
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if _, err := c.write(r.Context(), c.Engine, c.scratch(), f); err != nil {
+	if _, err := c.write(r.Context(), c.Engine, c.DataDir, f); err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
@@ -348,7 +334,7 @@ func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datast
 	if err := sameCluster(s, c.DataDir); err != nil {
 		return nil, err
 	}
-	return s.Dump(ctx, c.scratch())
+	return s.Dump(ctx, c.DataDir)
 }
 
 // ErrAnotherCluster means that a snapshot was made of another cluster than the one to reset.

@@ -38,9 +38,6 @@ func TestSnapshotAwaitsControllers(t *testing.T) {
 		want  int64
 	}{{"", 0}, {"?" + control.Settle + "=true", 1}} {
 		query, want := test.query, test.want
-		if err := os.MkdirAll(c.scratch(), 0o700); err != nil {
-			t.Fatal(err)
-		}
 		w := httptest.NewRecorder()
 		if err := c.snapshot(w, httptest.NewRequestWithContext(t.Context(), "GET", control.SnapshotPath+query, nil)); err != nil {
 			t.Fatal(err)
