@@ -180,7 +180,11 @@ func listenAt(text string) (place, error) {
 		}
 	case "unix":
 		network, address = "unix", u.Host+u.Path
-		os.Remove(address) // left by a killed process; if it cannot be removed, the bind fails below
+		if c, err := net.Dial(network, address); err == nil {
+			c.Close() // another server's: the bind fails below
+		} else if info, err := os.Lstat(address); err == nil && info.Mode().Type() == os.ModeSocket {
+			os.Remove(address) // left by a killed process
+		}
 	default:
 		return place{}, errURL
 	}

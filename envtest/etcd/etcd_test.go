@@ -99,6 +99,20 @@ func get(t *testing.T, client *http.Client, url string) (status int, body string
 	return status, body
 }
 
+// What is no socket is somebody's file.
+func TestAFileAtTheAddressStays(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenAt("unix://" + file); err == nil {
+		t.Error("got a listener")
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
 // With envtest's flags, it answers /health on gRPC's URL, stores a client's keys, and has
 // them again after a restart.
 func TestAsEnvtestRunsIt(t *testing.T) {
