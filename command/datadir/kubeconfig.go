@@ -58,12 +58,12 @@ that name or address: --tls-san of karve server adds one.`,
 			} else if err != nil {
 				return err
 			}
-			if _, held, err := servers.Holder(c.String("data-dir")); err == nil && !held {
-				fmt.Fprintf(c.App.ErrWriter, "karve: warning: no server runs in %s; if that is a copy, its kubeconfig is of the server in the original\n", c.String("data-dir"))
-			}
 			server, err := serverFor(c, text)
 			if err != nil {
 				return err
+			}
+			if _, held, err := servers.Holder(c.String("data-dir")); err == nil && !held {
+				fmt.Fprintf(c.App.ErrWriter, "karve: warning: no server runs in %s: if it is a copy, this kubeconfig is for the server of the original\n", c.String("data-dir"))
 			}
 			if server != "" {
 				if text, err = withServer(text, server); err != nil {
