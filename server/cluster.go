@@ -1,12 +1,14 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -142,10 +144,7 @@ func (s *controlPlane) recordServed() {
 
 // encryptionFile is the path of the encryption configuration, which need not exist.
 func (p *plan) encryptionFile() string {
-	if file := apiserver.LastArg(p.APIServerArgs, apiserver.EncryptionOption); file != "" {
-		return file
-	}
-	return certs.EncryptionFile(certificates.Dir(p.DataDir))
+	return cmp.Or(p.usersEncryption(), certs.EncryptionFile(certificates.Dir(p.DataDir)))
 }
 
 // checkReset returns an error if the API server could not read a Secret of what the cluster is to be reset to.
@@ -188,13 +187,8 @@ func (s *controlPlane) clusterEncryption() (file string, err error) {
 }
 
 // usersFiles returns the paths of files outside the data directory that belong to the cluster, for backups.
-func (p *plan) usersFiles() (files []string) {
-	for _, path := range []string{absolute(p.ConfigFile), p.usersEncryption()} {
-		if path != "" {
-			files = append(files, path)
-		}
-	}
-	return files
+func (p *plan) usersFiles() []string {
+	return slices.DeleteFunc([]string{absolute(p.ConfigFile), p.usersEncryption()}, func(path string) bool { return path == "" })
 }
 
 // usersEncryption returns the path of the user's encryption configuration; empty if there is none.

@@ -30,31 +30,22 @@ const metric = "apiserver_encryption_config_controller_last_config_info{"
 // reloadPatience is how long a server may take to read its file again.
 const reloadPatience = 30 * time.Second
 
-// loaded returns the line of the metric of the server that runs in dir; empty if it has no encryption configuration.
-func loaded(ctx context.Context, dir string) (string, error) {
-	c, err := servers.Client(dir)
-	if err != nil {
-		return "", err
-	}
-	all, err := c.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return "", fmt.Errorf("read /metrics of the server: %w", err)
-	}
-	for line := range bytes.Lines(all) {
-		if bytes.HasPrefix(line, []byte(metric)) {
-			return string(line), nil
-		}
-	}
-	return "", nil
-}
-
 // awaitLoaded waits until the server in dir uses the content. It returns false if the server does not read the file while it runs.
 func awaitLoaded(ctx context.Context, dir string, content []byte) (ok bool, err error) {
+	c, err := servers.Client(dir)
+	if err != nil {
+		return false, err
+	}
 	hash := fmt.Sprintf("%x", sha256.Sum256(content))
 	err = wait.PollUntilContextTimeout(ctx, time.Second, reloadPatience, true, func(context.Context) (bool, error) {
-		line, err := loaded(ctx, dir)
-		ok = bytes.Contains([]byte(line), []byte(hash))
-		return ok || line == "", err
+		all, err := c.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+		if err != nil {
+			return false, fmt.Errorf("read /metrics of the server: %w", err)
+		}
+		_, line, has := strings.Cut(string(all), "\n"+metric)
+		line, _, _ = strings.Cut(line, "\n")
+		ok = strings.Contains(line, hash)
+		return ok || !has, nil
 	})
 	if wait.Interrupted(err) && ctx.Err() == nil {
 		err = nil

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"time"
 
 	"github.com/karve-k8s/karve/control"
@@ -38,9 +37,7 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The client compares this with the file that it asks about, because another server may
 		// use that file.
-		if path, err := filepath.Abs(engine.Path()); err == nil {
-			w.Header().Set(control.DatastoreHeader, url.PathEscape(path))
-		}
+		w.Header().Set(control.DatastoreHeader, url.PathEscape(engine.Path()))
 		mux.ServeHTTP(w, r)
 	})
 }
