@@ -156,9 +156,9 @@ func (c *claim) held() error {
 	return errors.Join(errs...)
 }
 
-// keepDirectories ends the server when another directory has taken the place of one of its own: upstream's code reads certificates and
-// encryption keys again by name, and would take those of another cluster. What is open is not lost, and stops in order. A
-// directory that has only gone away has nothing to take, so the server goes on: a start in its place would make a new cluster.
+// keepDirectories ends the server when another directory has taken the place of one of its own: upstream reads certificates and
+// encryption keys again by name, and would take another cluster's. Nothing is lost, because open files follow their directory. If that
+// has only gone away, there is nothing to take, and the server goes on: a start in its place would make a new cluster.
 func (s *controlPlane) keepDirectories(ctx context.Context, ready func()) error {
 	ready()
 	told := false
@@ -179,7 +179,7 @@ func (s *controlPlane) keepDirectories(ctx context.Context, ready func()) error 
 	return nil
 }
 
-// keepInterval is shorter than those at which anything reads the directory again.
+// keepInterval is shorter than that at which encryption keys are read again.
 const keepInterval = time.Second
 
 // storage returns the lock of the datastore's directory.
