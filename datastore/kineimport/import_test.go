@@ -103,6 +103,7 @@ func TestRefusedImports(t *testing.T) {
 		want    error
 	}{
 		{"no database", func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("none "), 1000), 0o600) }, sqlitefile.ErrCorrupt},
+		{"empty", func(path string) error { return os.WriteFile(path, nil, 0o600) }, sqlitefile.ErrForeign},
 		{"another program's", enginetest.MakeForeign, sqlitefile.ErrForeign},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -41,13 +41,6 @@ const (
 // rows that are left.
 func readTable(ctx context.Context, c *sqlitefile.Connection, path string, progress sqlitefile.Progress) (*table, error) {
 	t := &table{path: path}
-	tables, err := c.Number(`SELECT count(*) FROM sqlite_master WHERE type = 'table'`)
-	if err != nil {
-		return nil, sqlitefile.Explain(path, err)
-	}
-	if tables == 0 { // killed before its schema was made
-		return t, nil
-	}
 	if n, err := c.Number(`SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'kine'`); err != nil {
 		return nil, sqlitefile.Explain(path, err)
 	} else if n == 0 {
