@@ -80,7 +80,7 @@ func parseEndpoint(text string) (Location, error) {
 		return parseSQLite(rest)
 	case found && scheme == "memory":
 		if rest != "" {
-			return Location{}, fmt.Errorf("--datastore-endpoint memory://: takes nothing more, got %q", rest)
+			return Location{}, errors.New("--datastore-endpoint memory://: takes nothing more")
 		}
 		return Location{Durability: datastore.Memory}, nil
 	case external.IsEndpoint(text):
@@ -95,16 +95,13 @@ func parseEndpoint(text string) (Location, error) {
 	}
 	l := Location{Etcd: strings.Split(text, ",")}
 	for _, one := range l.Etcd {
-		if _, rest, _ := strings.Cut(one, "://"); external.AtAfterHost(rest) {
+		scheme, rest, _ := strings.Cut(one, "://")
+		if external.AtAfterHost(rest) {
 			return Location{}, errors.New("--datastore-endpoint: not a URL; special characters of a password are percent-encoded in one: " + endpointForms)
 		}
-		u, err := url.Parse(one)
-		if err != nil {
-			// Not err itself: it repeats the URL, which may contain a password.
-			return Location{}, errors.New("--datastore-endpoint: not a URL: " + endpointForms)
-		}
-		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return Location{}, fmt.Errorf("--datastore-endpoint %s: %s", public(u), endpointForms)
+		// No error repeats a part of what is no URL: it may be a password.
+		if u, err := url.Parse(one); err != nil || u.Host == "" || (scheme != "http" && scheme != "https") {
+			return Location{}, errors.New("--datastore-endpoint: not a URL of a datastore: " + endpointForms)
 		}
 	}
 	return l, nil
@@ -116,11 +113,11 @@ func parseSQLite(rest string) (Location, error) {
 	var errs []error
 	problem := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if dir != "" && !filepath.IsAbs(dir) {
-		problem("--datastore-endpoint sqlite://%s: not an absolute path: want sqlite:///path/of/a/directory", dir)
+		problem("--datastore-endpoint sqlite://…: not an absolute path: want sqlite:///path/of/a/directory")
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		problem("--datastore-endpoint sqlite://%s: %w", dir, err)
+		problem("--datastore-endpoint sqlite://…: not a URL")
 	}
 	for name, all := range values {
 		value := all[len(all)-1]
@@ -194,26 +191,13 @@ func (l Location) String() string {
 	return "sqlite://" + l.Dir
 }
 
-// Redacted joins URLs, without their passwords.
+// Redacted joins URLs, without their passwords and parameters, which may be passwords, too.
 func Redacted(endpoints []string) string {
 	var safe []string
 	for _, endpoint := range endpoints {
 		if u, err := url.Parse(endpoint); err == nil {
-			safe = append(safe, public(u))
+			safe = append(safe, (&url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path}).Redacted())
 		}
 	}
 	return strings.Join(safe, ", ")
-}
-
-// public is a URL without password and without parameters, which may be passwords, too. Of what is no URL, but
-// may be a DSN, nothing after the first colon is shown.
-func public(u *url.URL) string {
-	switch {
-	case u.Opaque != "":
-		return u.Scheme + ":…"
-	case u.Host == "" && strings.Contains(u.Path, "@"):
-		return "…"
-	}
-	safe := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path}
-	return safe.Redacted()
 }

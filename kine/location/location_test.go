@@ -63,10 +63,14 @@ func TestDatastoreEndpoint(t *testing.T) {
 		"sqlite:///x?mode=ro":                  "mode",
 		"memory://x":                           "takes nothing more",
 		"/var/lib/x":                           "sqlite://",
-		"http://a:2379,ftp://me:secret@b:2379": "ftp://me:xxxxx@b:2379",
+		"http://a:2379,ftp://me:secret@b:2379": "not a URL",
 		"http://me:secret@a b/":                "not a URL",
-		"postgre://me@a/b?password=secret":     "postgre://me@a/b:",
-		"me:secret@tcp(a:3306)/b":              "me:…",
+		"postgre://me@a/b?password=secret":     "not a URL",
+		"me:secret@tcp(a:3306)/b":              "not a URL",
+		"host=a password=secret":               "postgres://",
+		"http://a:2379,host=a password=secret": "not a URL",
+		"sqlite://me:secret@a/b":               "absolute",
+		"memory://me:secret@a":                 "takes nothing more",
 		"http://me:3/secret@a:2379":            "percent-encoded",
 		"https://me:3?secret@a:2379":           "percent-encoded",
 		"http://a:2379,http://me:3#secret@a":   "percent-encoded",
@@ -75,7 +79,7 @@ func TestDatastoreEndpoint(t *testing.T) {
 		"mysql://me:3/secret@tcp(a:3306)":      "not a DSN",
 		"nats://me:3/secret@a:4222":            "name kine",
 		"nats://me:secret@a?bucket=b":          "--datastore-endpoint http://",
-		"//me:secret@a/b":                      "//me:xxxxx@a/b",
+		"//me:secret@a/b":                      "not a URL",
 	} {
 		_, err := parseEndpoint(text)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--datastore-endpoint") || strings.Contains(err.Error(), "secret") {
