@@ -248,7 +248,7 @@ func (r *installation) secure(ctx context.Context, staged, temp string, same, in
 		}
 		return nil
 	case r.config.external():
-		r.Warn("the datastore is an external one: back it up yourself. If the upgrade fails, only the program is restored: a release that does not know the column karve_lease needs its table as docs/datastore.md says under Whose table it is")
+		r.Warn("the datastore is an external one: back it up yourself. If the upgrade fails, only the program is restored")
 		return nil
 	case !r.config.hasData(): // or they are in memory: the server's end is theirs, whatever its version
 		return nil

@@ -95,7 +95,11 @@ func (b *Backend) tell(err error) {
 
 // Start begins to follow the table, until ctx ends.
 func (b *Backend) Start(ctx context.Context) error {
-	return b.status(ctx, b.start(ctx))
+	err := b.start(ctx)
+	if isAnswer(err) {
+		return fmt.Errorf("datastore %s: %w", b.external, b.external.safe(err))
+	}
+	return b.status(ctx, err)
 }
 
 func (b *Backend) start(ctx context.Context) error {

@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	cryptotls "crypto/tls"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ type driver struct {
 	tools string // for backups and for looking into the database
 	parse func(rest string) (where string, secrets []string, err error)
 	// prepare connects once, creates the database if necessary, and returns the configuration
-	// for open. Errors that waiting cannot cure are ErrRefused.
+	// for open.
 	prepare func(ctx context.Context, rest string, files tls.Config) (config drivers.Config, release func(), err error)
 	open    func(context.Context, *sync.WaitGroup, *drivers.Config) (bool, server.Backend, error)
 	// rows opens kine's table for its writer, follow calls wake when there are rows of any server, until
@@ -63,14 +64,14 @@ type driver struct {
 	param    string
 	numbered bool
 
-	foreign  string // foreignSQL
-	rename   string // gives the column for leases Karve's name
-	patience string // lets that wait for lockLimit
-	lock     string // takes the lock of a transaction with new rows
+	create string // makes the table
+	names  string // type of its column name
+	grant  string // permits to make and to use the table
+	lock   string // takes the lock of a transaction with new rows
 
+	// connect opens a database that exists: for a server, the primary.
+	connect func(rest string, files tls.Config, server bool) (db *sql.DB, release func(), err error)
 	// For [Table]:
-	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
-	failure func(error) error // makes errors that waiting cannot cure ErrRefused
 	// primary refuses a database in which running servers cannot be seen.
 	primary func(context.Context, *sql.DB) error
 	others  string // counts the other connections to the database
@@ -139,32 +140,47 @@ func (e *Database) Open(ctx context.Context, o Options) (*Backend, error) {
 	for tries := 0; alreadyMade(err) && tries < madeTries; tries++ {
 		b, err = e.open(ctx, o)
 	}
+	return b, e.safe(err)
+}
+
+// safe is an error without secrets. It is ErrRefused, and has what helps, if waiting does not change it.
+func (e *Database) safe(err error) error {
 	if err == nil {
-		return b, nil
+		return nil
 	}
-	refused := errors.Is(err, ErrRefused)
-	err = errors.New(e.scrub(err))
-	if refused {
-		err = refusal{err}
+	text := e.scrub(err)
+	switch {
+	case errors.Is(err, ErrRefused):
+	case code(err) == "3F000": // invalid_schema_name
+		text += ": name a schema in the endpoint by search_path=SCHEMA"
+	case isDenied(err):
+		text += ": let an administrator run " + e.kind.grant
+	case !isAnswer(err):
+		return errors.New(text)
 	}
-	return nil, err
+	return refusal{errors.New(text)}
 }
 
 // madeTries is how often Open tries again if another server has made a table or an index at the same moment. It is
 // more than kine's driver makes.
 const madeTries = 10
 
-// alreadyMade recognises what PostgreSQL answers to CREATE … IF NOT EXISTS if another transaction makes the same
-// meanwhile: unique_violation in its own catalogue, duplicate_table, duplicate_object.
+// alreadyMade recognises what a database answers to CREATE if another transaction makes the same meanwhile: unique_violation in
+// PostgreSQL's own catalogue, duplicate_table, duplicate_object, ER_TABLE_EXISTS_ERROR.
 func alreadyMade(err error) bool {
-	return slices.Contains([]string{"23505", "42P07", "42710"}, code(err))
+	return slices.Contains([]string{"23505", "42P07", "42710"}, code(err)) || number(err) == 1050
 }
 
 func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) {
 	first, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	config, release, err := e.kind.prepare(first, e.rest, tls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
+	files := tls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile}
+	config, release, err := e.kind.prepare(first, e.rest, files)
 	if err != nil {
+		return nil, err
+	}
+	if err := e.own(first, files); err != nil {
+		release()
 		return nil, err
 	}
 	b := &Backend{external: e, state: o.State, warn: o.Warn, wentBack: o.WentBack, release: release}
@@ -176,6 +192,8 @@ func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) 
 	var backend server.Backend
 	if _, backend, err = e.kind.open(life, &b.work, &config); err == nil {
 		err = b.attach(life, backend, config.DataSourceName)
+	} else {
+		err = of("CREATE INDEX IF NOT EXISTS … ON kine", err)
 	}
 	if !inTime() && err == nil {
 		err = ctx.Err()
@@ -193,9 +211,6 @@ func (b *Backend) attach(life context.Context, kines server.Backend, dsn string)
 	kind := b.external.kind
 	dialect, err := dialectOf(kines)
 	if err != nil {
-		return err
-	}
-	if err := kind.own(life, dialect.DB); err != nil {
 		return err
 	}
 	rows, err := kind.rows(life, dsn, dialect)
@@ -253,15 +268,38 @@ func refusedStatement(err error) bool {
 // refusedData tells whether the database has refused what it was given, such as a key with a NUL: another key would be fine. The classes of
 // SQLSTATE are those of data exceptions, constraints, limits such as the length of an index' entry, and what triggers raise.
 func refusedData(err error) bool {
+	return slices.Contains([]string{"22", "23", "44", "45", "54", "P0"}, class(err))
+}
+
+// isAnswer tells whether an error of a start is an answer that waiting does not change. The classes of SQLSTATE are those of authorization, names of
+// databases and of schemas, and what a statement names or may not do. A limit of connections, a start, a failover and the network end.
+func isAnswer(err error) bool {
+	switch number(err) {
+	case 1130: // ER_HOST_NOT_PRIVILEGED: its state is that of any error
+		return true
+	case 1203, 1226: // ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED
+		return false
+	}
+	return slices.Contains([]string{"28", "3D", "3F", "42"}, class(err)) || errors.As(err, new(*cryptotls.CertificateVerificationError))
+}
+
+// isMissing recognises that there is no database, or no table: invalid_catalog_name, undefined_table, ER_BAD_DB_ERROR, ER_NO_SUCH_TABLE.
+func isMissing(err error) bool {
+	return slices.Contains([]string{"3D000", "42P01"}, code(err)) || slices.Contains([]uint16{1049, 1146}, number(err))
+}
+
+// isDenied recognises insufficient_privilege, ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR and ER_COLUMNACCESS_DENIED_ERROR.
+func isDenied(err error) bool {
+	return code(err) == "42501" || slices.Contains([]uint16{1044, 1142, 1143}, number(err))
+}
+
+// class is that of an error's SQLSTATE.
+func class(err error) string {
 	state := code(err)
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
-		switch e.Number {
-		case 1267, 1366: // ER_CANT_AGGREGATE_2COLLATIONS, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD: their state is that of any error
-			return true
-		}
 		state = string(e.SQLState[:])
 	}
-	return len(state) == 5 && slices.Contains([]string{"22", "23", "44", "45", "54", "P0"}, state[:2])
+	return state[:min(len(state), 2)]
 }
 
 // refusal is an error that is ErrRefused, whose text it does not repeat.

@@ -36,7 +36,7 @@ func databases(t *testing.T, test func(t *testing.T, db database)) {
 			if endpoint == "" {
 				t.Skipf("%s is not set: scripts/external-databases starts a database and sets it", name)
 			}
-			own := fmt.Sprintf("test%d", time.Now().UnixNano())
+			own := fmt.Sprintf("Test%d", time.Now().UnixNano())
 			test(t, database{kind, os.Getenv(name + "_CONTROL"), endpoint + own})
 		})
 	}

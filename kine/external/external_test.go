@@ -10,11 +10,12 @@ func TestParse(t *testing.T) {
 	t.Setenv("PGUSER", "me")
 	for endpoint, want := range map[string]string{
 		"postgres://u:s3cret@h:5432/db":                   "postgres://u@h:5432/db",
-		"postgresql://u:s%2Fcret@h/KARVE?sslmode=disable": "postgres://u@h/karve",
-		"postgres://":                         "postgres://me@/kubernetes",
-		"mysql://u:s3cret@tcp(h:3306)/db":     "mysql://u@tcp(h:3306)/db",
-		"mysql://u:s3cret@unix(/run/x.sock)/": "mysql://u@unix(/run/x.sock)/kubernetes",
-		"mysql://":                            "mysql://root@unix(/var/run/mysqld/mysqld.sock)/kubernetes",
+		"postgresql://u:s%2Fcret@h/KARVE?sslmode=disable": "postgres://u@h/KARVE",
+		"postgres://u:s3cret@h/?dbname=Other":             "postgres://u@h/Other",
+		"postgres://":                                     "postgres://me@/kubernetes",
+		"mysql://u:s3cret@tcp(h:3306)/db":                 "mysql://u@tcp(h:3306)/db",
+		"mysql://u:s3cret@unix(/run/x.sock)/":             "mysql://u@unix(/run/x.sock)/kubernetes",
+		"mysql://":                                        "mysql://root@unix(/var/run/mysqld/mysqld.sock)/kubernetes",
 	} {
 		e, err := Parse(endpoint)
 		if err != nil || e.String() != want {

@@ -4,8 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,8 +38,9 @@ func (db database) kine(t *testing.T) (_ server.Backend, stop func()) {
 
 // foreign is a program that writes to the table of a database without the lock.
 type foreign struct {
-	t  *testing.T
-	db *sql.DB
+	t    *testing.T
+	kind string
+	db   *sql.DB
 }
 
 func (db database) foreign(t *testing.T) *foreign {
@@ -49,12 +49,12 @@ func (db database) foreign(t *testing.T) *foreign {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, release, err := e.kind.connect(e.rest, tls.Config{})
+	pool, release, err := e.kind.connect(e.rest, tls.Config{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { pool.Close(); release() })
-	return &foreign{t, pool}
+	return &foreign{t, db.kind, pool}
 }
 
 // late begins a transaction with a row.
@@ -98,172 +98,191 @@ type started struct {
 
 func (s started) Start(context.Context) error { return s.Backend.Start(s.ctx) }
 
-// filled is a kine that runs and has a cluster.
-func (db database) filled(t *testing.T, manager string) (_ server.Backend, stop func()) {
-	t.Helper()
-	kine, stop := db.kine(t)
-	if err := kine.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for key, value := range map[string]string{"/registry/namespaces/kube-system": "made by " + manager, "/registry/events/a": "v"} {
-		if _, err := kine.Create(t.Context(), key, []byte(value), 1000); err != nil {
-			t.Fatal(err)
+// layout describes the table, with its indexes.
+func (f *foreign) layout() (all []string) {
+	f.t.Helper()
+	for _, query := range []string{
+		"SELECT CONCAT(column_name, ' ', data_type) FROM information_schema.columns WHERE table_name = 'kine' AND table_schema IN ('public', DATABASE()) ORDER BY 1",
+		"SELECT index_name FROM information_schema.statistics WHERE table_name = 'kine' AND table_schema = DATABASE() ORDER BY 1",
+	} {
+		if f.kind == "postgres" {
+			query = strings.NewReplacer("DATABASE()", "current_schema()", "index_name FROM information_schema.statistics", "indexname FROM pg_indexes", "table_name = 'kine' AND table_schema =", "tablename = 'kine' AND schemaname =").Replace(query)
 		}
-	}
-	return kine, stop
-}
-
-// The table of k3s is refused and left as it is. A migration reads it.
-func TestDatabaseRefusesTheTableOfAnotherProgram(t *testing.T) {
-	databases(t, func(t *testing.T, db database) {
-		kine, stop := db.filled(t, "k3s")
-		e, err := Parse(db.endpoint)
+		rows, err := f.db.Query(query)
 		if err != nil {
-			t.Fatal(err)
+			f.t.Fatal(err)
 		}
-		if b, err := e.Open(t.Context(), Options{}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "karve datastore migrate") {
-			if err == nil {
-				b.Close()
+		for rows.Next() {
+			var one string
+			if err := rows.Scan(&one); err != nil {
+				f.t.Fatal(err)
 			}
-			t.Errorf("%v, want a refusal that names the migration", err)
+			all = append(all, one)
 		}
-		if _, err := kine.Create(t.Context(), "/registry/events/b", nil, 0); err != nil {
-			t.Errorf("the other program: %v", err)
+		if err := rows.Close(); err != nil {
+			f.t.Fatal(err)
 		}
-		stop()
-		table, err := e.ReadTable(t.Context(), Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer table.Close()
-		leases := map[string]int64{}
-		if err := table.Each(t.Context(), func(key string, _ []byte, ttl int64) error { leases[key] = ttl; return nil }); err != nil || leases["/registry/events/a"] != 1000 {
-			t.Errorf("%v, %v, want the keys with their leases", leases, err)
-		}
-	})
+	}
+	return all
 }
 
-// The table of an earlier Karve becomes this one's. A program that still writes as kine does fails and does not lose a write. The
-// statements of docs/datastore.md give the table back.
-func TestDatabaseTakesTheTableOfAnEarlierKarve(t *testing.T) {
-	text, err := os.ReadFile("../../docs/datastore.md")
+// refused opens a table of another program's.
+func (db database) refused(t *testing.T) {
+	t.Helper()
+	e, err := Parse(db.endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
-	databases(t, func(t *testing.T, db database) {
-		kine, stop := db.filled(t, "karve")
-		ctx := t.Context()
-		b := db.started(t)
-		_, kv, err := b.Get(ctx, "/registry/events/a", 0, false)
-		if err != nil || kv == nil || kv.Lease != 1000 {
-			t.Fatalf("%+v, %v, want the key with its lease", kv, err)
-		}
-		want := func(what string, err error) {
-			t.Helper()
-			if err == nil || !strings.Contains(err.Error(), leaseOfKine) {
-				t.Errorf("%s of the other program: %v, want that it has no column %s", what, err, leaseOfKine)
-			}
-		}
-		_, err = kine.Create(ctx, "/registry/events/b", nil, 0)
-		want("a create", err)
-		_, _, _, err = kine.Update(ctx, kv.Key, nil, kv.ModRevision, 0)
-		want("an update", err)
-		_, _, _, err = kine.Delete(ctx, kv.Key, kv.ModRevision)
-		want("a delete", err)
-		_, _, err = kine.Get(ctx, kv.Key, 0, false)
-		want("a get", err)
-		_, _, err = kine.List(ctx, "/registry/", "/registry0", 0, 0, false)
-		want("a list", err)
-		stop()
-		late, stop := db.kine(t)
-		want("a start", late.Start(ctx))
-		stop()
-		if _, kvs, err := b.List(ctx, "/registry/", "/registry0", 0, 0, false); err != nil || len(kvs) != 3 {
-			t.Errorf("%d keys, %v, want both and kine's", len(kvs), err)
-		}
-		if _, err := b.Create(ctx, "/registry/events/c", nil, 500); err != nil {
-			t.Fatal(err)
-		}
-
-		for _, statement := range []string{b.external.kind.back(string(text)), b.external.kind.rename} {
-			b.Close()
-			other := db.foreign(t)
-			if _, err := other.db.ExecContext(ctx, statement); err != nil {
-				t.Fatalf("%s: %v", statement, err)
-			}
-			if statement == b.external.kind.rename {
-				break
-			}
-			kine, stop := db.kine(t)
-			if err := kine.Start(ctx); err != nil {
-				t.Error(err)
-			}
-			if _, kv, err := kine.Get(ctx, "/registry/events/c", 0, false); err != nil || kv == nil || kv.Lease != 500 {
-				t.Errorf("after the return: %+v, %v", kv, err)
-			}
-			stop()
-		}
-		if _, kv, err := db.open(t).Get(ctx, "/registry/events/c", 0, false); err != nil || kv == nil {
-			t.Errorf("after another upgrade: %v, %v", kv, err)
-		}
-	})
-}
-
-// back is the statement of the documentation that gives the table back.
-func (k *driver) back(docs string) string {
-	for line := range strings.Lines(docs) {
-		if line = strings.Trim(line, " `|;\n"); strings.HasPrefix(line, "ALTER TABLE kine") && strings.Contains(line, " "+leaseOfKine) && strings.Contains(line, "CHANGE") == strings.Contains(k.rename, "CHANGE") {
-			return line
-		}
+	b, err := e.Open(t.Context(), Options{})
+	if err == nil {
+		b.Close()
 	}
-	return "none in docs/datastore.md"
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "karve datastore migrate") {
+		t.Fatalf("%v, want a refusal that names the migration", err)
+	}
 }
 
-// A table with rows that are not committed is not taken: they would become visible behind those who read it.
-func TestDatabaseTakesNoTableWithAnOpenTransaction(t *testing.T) {
+// The table of another program is refused and left as it is, whatever is in it. A migration reads it.
+func TestDatabaseRefusesTheTableOfAnotherProgram(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		_, stop := db.filled(t, "karve")
+		kine, stop := db.kine(t)
+		ctx, other := t.Context(), db.foreign(t)
+		drop := "DROP INDEX kine_name_id_index" // of an older kine
+		if db.kind == "mysql" {
+			drop += " ON kine"
+		}
+		if _, err := other.db.ExecContext(ctx, drop); err != nil {
+			t.Fatal(err)
+		}
+		before := other.layout()
+		db.refused(t) // without a row
+		if err := kine.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		db.refused(t) // with kine's own keys
+		if _, err := kine.Create(ctx, "/registry/events/a", []byte("made by karve"), 1000); err != nil {
+			t.Fatal(err)
+		}
+		db.refused(t)
+		if _, err := kine.Create(ctx, "/registry/events/b", nil, 0); err != nil {
+			t.Errorf("the other program: %v", err)
+		}
 		stop()
-		tx := db.foreign(t).late(leaseOfKine)
-		e, err := Parse(db.endpoint)
+		if after := other.layout(); len(before) < 10 || !slices.Equal(after, before) {
+			t.Errorf("the table is now %q, and was %q", after, before)
+		}
+		e, _ := Parse(db.endpoint)
+		other.db.Close()
+		table, err := e.ReadTable(ctx, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b, err := e.Open(t.Context(), Options{}); err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "transaction open") {
-			if err == nil {
-				b.Close()
-			}
-			t.Errorf("%v, want that a transaction is open, and may end", err)
+		leases := map[string]int64{}
+		if err := table.Each(ctx, func(key string, _ []byte, ttl int64) error { leases[key] = ttl; return nil }); err != nil || leases["/registry/events/a"] != 1000 {
+			t.Errorf("%v, %v, want the keys with their leases", leases, err)
 		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
+		table.Close()
+	})
+}
+
+// A program that writes without the lock does not start with Karve's table.
+func TestDatabaseIsRefusedByKine(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		b := db.started(t)
+		kine, _ := db.kine(t)
+		if err := kine.Start(t.Context()); err == nil || !strings.Contains(err.Error(), leaseOfKine) {
+			t.Errorf("a start of kine: %v, want that there is no column %s", err, leaseOfKine)
 		}
-		if _, keys, err := list(t.Context(), db.open(t), 0); err != nil || !keys["/keys/late"] {
-			t.Errorf("%v, %v, want what was committed before", keys, err)
+		if _, err := kine.Create(t.Context(), "/keys/a", nil, 0); err == nil {
+			t.Error("kine has written")
+		}
+		if _, err := b.Create(t.Context(), "/keys/a", nil, 500); err != nil {
+			t.Error(err)
 		}
 	})
 }
 
-// Servers that start at the same time make one table Karve's.
-func TestDatabaseIsTakenOnce(t *testing.T) {
+// A permission or a schema that is missing is told at once, with the statement and what helps.
+func TestDatabaseWithoutPermission(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		_, stop := db.filled(t, "karve")
-		stop()
-		e, err := Parse(db.endpoint)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all sync.WaitGroup
-		for i := range 4 {
-			all.Go(func() {
-				b, err := e.Open(t.Context(), Options{})
-				if err != nil {
-					t.Error(fmt.Errorf("server %d: %w", i, err))
-					return
-				}
+		ctx := t.Context()
+		open := func(endpoint string, words ...string) {
+			t.Helper()
+			e, err := Parse(endpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := e.Open(ctx, Options{})
+			if err == nil {
+				err = b.Start(ctx)
 				b.Close()
-			})
+			}
+			for _, word := range words {
+				if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "w0rd") {
+					t.Errorf("%v, want a refusal with %q", err, word)
+				}
+			}
 		}
-		all.Wait()
+		b := db.started(t)
+		poor := strings.Replace(db.endpoint, "karve:", "poor:", 1)
+		grant := func(statements ...string) {
+			t.Helper()
+			for _, statement := range statements {
+				if _, err := b.reads.ExecContext(ctx, statement); err != nil {
+					t.Fatalf("%s: %v", statement, err)
+				}
+			}
+		}
+		var name string
+		if err := b.reads.QueryRowContext(ctx, "SELECT "+map[string]string{"postgres": "current_database()", "mysql": "DATABASE()"}[db.kind]).Scan(&name); err != nil || !strings.HasSuffix(db.endpoint, name) {
+			t.Errorf("the database is called %q, %v", name, err)
+		}
+		if db.kind == "mysql" {
+			grant("GRANT CREATE ON "+name+".* TO poor@'%'", "DROP TABLE kine")
+			open(poor, "kine", "denied", "GRANT ALL ON")
+			grant("CREATE TABLE kine (id INT)")
+			open(poor, lookSQL, "denied", "GRANT ALL ON")
+			grant("DROP TABLE kine", mySQL.create, "GRANT SELECT ON "+name+".* TO poor@'%'")
+			open(poor, "INSERT command denied", "GRANT ALL ON")
+			grant("REVOKE ALL ON " + name + ".* FROM poor@'%'")
+			open(poor, "Access denied", "GRANT ALL ON")
+			return
+		}
+		open(poor, lookSQL, "permission denied for table kine", "ALTER TABLE kine OWNER")
+		grant("GRANT ALL ON kine TO poor", "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+		open(poor, "CREATE INDEX", "permission denied for schema public", "GRANT USAGE, CREATE ON SCHEMA")
+		open(db.endpoint+"?search_path=nowhere", "CREATE TABLE kine:", "no schema has been selected", "search_path=SCHEMA")
+		grant("DROP TABLE kine")
+		open(poor, "CREATE TABLE kine:", "permission denied for schema public", "GRANT USAGE, CREATE ON SCHEMA")
+	})
+}
+
+// Names that differ in one letter's case, or are not ASCII, are keys of their own, in the order of their bytes.
+func TestDatabaseNamesAreBytes(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		b, ctx := db.started(t), t.Context()
+		want := []string{"/keys/A", "/keys/a", "/keys/a ", "/keys/a b", "/keys/ä", "/keys/京都"}
+		for _, key := range want {
+			if _, err := b.Create(ctx, key, []byte(key), 0); err != nil {
+				t.Fatalf("%q: %v", key, err)
+			}
+		}
+		var got []string
+		for next := "/keys/"; next != ""; { // a page has one key
+			_, kvs, err := b.List(ctx, next, "/keys0", 1, 0, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next = ""
+			for _, kv := range kvs {
+				got, next = append(got, kv.Key), kv.Key+"\x00"
+				if _, one, err := b.Get(ctx, kv.Key, 0, false); err != nil || one == nil || string(one.Value) != kv.Key {
+					t.Errorf("get %q: %+v, %v", kv.Key, one, err)
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
 	})
 }

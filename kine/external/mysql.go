@@ -23,18 +23,21 @@ var mySQL = driver{
 	prepare: prepareMySQL,
 	open:    kinemysql.New,
 
-	rows:     openMySQLTable,
-	follow:   followMySQL,
-	keys:     mysqlKeyQuery,
-	param:    "?",
-	foreign:  strings.Replace(foreignSQL, "CONTAINS", "LOCATE('karve', value) > 0", 1),
-	lock:     fmt.Sprintf(mysqlTake, int(lockLimit.Seconds())), // until the connection ends
-	rename:   "ALTER TABLE kine CHANGE COLUMN " + leaseOfKine + " " + leaseColumn + " INTEGER",
-	patience: fmt.Sprintf("SET SESSION lock_wait_timeout = %d", int(lockLimit.Seconds())),
-	connect:  connectMySQL,
-	failure:  mysqlFailure,
-	primary:  mysqlPrimary,
-	others:   `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
+	rows:   openMySQLTable,
+	follow: followMySQL,
+	keys:   mysqlKeyQuery,
+	param:  "?",
+	// kine's own column name is compared without regard to case, and takes ASCII only.
+	create: `CREATE TABLE kine (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, name VARBINARY(630), created INTEGER, deleted INTEGER,
+		create_revision BIGINT UNSIGNED, prev_revision BIGINT UNSIGNED, ` + leaseColumn + ` INTEGER, value MEDIUMBLOB, old_value MEDIUMBLOB,
+		INDEX kine_name_index (name), INDEX kine_name_id_index (name, id), INDEX kine_id_deleted_index (id, deleted),
+		INDEX kine_prev_revision_index (prev_revision), UNIQUE INDEX kine_name_prev_revision_uindex (name, prev_revision))`,
+	names:   "VARBINARY",
+	grant:   "GRANT ALL ON DATABASE.* TO USER",
+	lock:    fmt.Sprintf(mysqlTake, int(lockLimit.Seconds())), // until the connection ends
+	connect: connectMySQL,
+	primary: mysqlPrimary,
+	others:  `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
 }
 
 // The driver prints errors of connections on standard error by default.
@@ -88,9 +91,6 @@ func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers
 	if number(err) == 1049 { // ER_BAD_DB_ERROR
 		err = createMySQL(ctx, config)
 	}
-	if refusedByMySQL(err) {
-		err = refusal{err}
-	}
 	if err != nil {
 		release()
 	}
@@ -136,8 +136,8 @@ func securedMySQL(rest string, files tls.Config) (dsn string, _ *mysql.Config, r
 	return dsn, config, release, nil
 }
 
-// connectMySQL opens the database for a [Table], and does not create it.
-func connectMySQL(rest string, files tls.Config) (*sql.DB, func(), error) {
+// connectMySQL opens the database, and does not create it.
+func connectMySQL(rest string, files tls.Config, _ bool) (*sql.DB, func(), error) {
 	_, config, release, err := securedMySQL(rest, files)
 	if err != nil {
 		return nil, nil, err
@@ -151,24 +151,6 @@ func connectMySQL(rest string, files tls.Config) (*sql.DB, func(), error) {
 		return nil, nil, err
 	}
 	return sql.OpenDB(connector), release, nil
-}
-
-// mysqlFailure explains what a [Table] does not find.
-func mysqlFailure(err error) error {
-	switch number(err) {
-	case 1049, 1146: // ER_BAD_DB_ERROR, ER_NO_SUCH_TABLE
-		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
-	case 1062: // ER_DUP_ENTRY
-		return refusal{fmt.Errorf("the table compares keys without regard to case, and two keys differ only in case: delete or rename one of them at the source (%w)", err)}
-	case 1105, 1153: // ER_UNKNOWN_ERROR, ER_NET_PACKET_TOO_LARGE
-		if strings.Contains(err.Error(), "max_allowed_packet") {
-			return refusal{fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err)}
-		}
-	}
-	if refusedByMySQL(err) {
-		return refusal{err}
-	}
-	return err
 }
 
 // mysqlPrimary refuses a replica, because servers are connected to its primary, and a user who does not see the
@@ -226,7 +208,7 @@ func createMySQL(ctx context.Context, config *mysql.Config) error {
 	db := sql.OpenDB(connector)
 	defer db.Close()
 	if _, err = db.ExecContext(ctx, "CREATE DATABASE IF NOT EXISTS `"+strings.ReplaceAll(config.DBName, "`", "``")+"`"); err != nil {
-		return refusal{fmt.Errorf("database %q is not there, and cannot be made: %w", config.DBName, err)}
+		return fmt.Errorf("database %q is not there, and cannot be made: %w", config.DBName, err)
 	}
 	return nil
 }
@@ -236,14 +218,4 @@ func number(err error) uint16 {
 		return e.Number
 	}
 	return 0
-}
-
-// refusedByMySQL recognises access denied for the database, for the user, for the host, and by
-// a plugin (https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html).
-func refusedByMySQL(err error) bool {
-	switch number(err) {
-	case 1044, 1045, 1130, 1698:
-		return true
-	}
-	return untrusted(err)
 }

@@ -65,6 +65,7 @@ func openMySQLTable(ctx context.Context, dsn string, dialect *generic.Generic) (
 		db.Close()
 		return nil, err
 	}
+	dialect.TranslateStartKeyFunc = nil // names are bytes, unlike those of kine's own table
 	return &mysqlTable{db, line, connector, dialect, int(lockLimit / time.Second)}, nil
 }
 
@@ -110,7 +111,7 @@ func (t *mysqlTable) ping(ctx context.Context) error {
 const (
 	mysqlInsert = "INSERT INTO kine(name, created, deleted, create_revision, prev_revision, " + leaseColumn + ", value, old_value) "
 	mysqlWhere  = " FROM DUAL WHERE COALESCE((SELECT MAX(id) FROM kine WHERE name = ?), 0) = ?"
-	mysqlCreate = mysqlInsert + "SELECT ?, 1, 0, 0, ?, ?, ?, NULL" + mysqlWhere // 0: see kineCreated
+	mysqlCreate = mysqlInsert + "SELECT ?, 1, 0, 0, ?, ?, ?, NULL" + mysqlWhere
 	mysqlChange = mysqlInsert + `SELECT ?, 0, ?, COALESCE((SELECT COALESCE(NULLIF(create_revision, 0), id) FROM kine WHERE id = ? AND deleted = 0), 0),
 		?, ?, ?, (SELECT value FROM kine WHERE id = ? AND deleted = 0)` + mysqlWhere
 )

@@ -1,8 +1,8 @@
 package external
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -32,13 +32,13 @@ var postgres = driver{
 	keys:   pgKeyQuery,
 	param:  "$",
 
-	foreign:  strings.Replace(foreignSQL, "CONTAINS", "position('karve'::bytea IN value) > 0", 1),
-	lock:     fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", pgLock),
-	rename:   "ALTER TABLE kine RENAME COLUMN " + leaseOfKine + " TO " + leaseColumn,
-	patience: fmt.Sprintf("SET lock_timeout = %d", lockLimit.Milliseconds()),
+	create: `CREATE TABLE kine (id BIGSERIAL PRIMARY KEY, name text COLLATE "C", created INTEGER, deleted INTEGER,
+		create_revision BIGINT, prev_revision BIGINT, ` + leaseColumn + ` INTEGER, value bytea, old_value bytea)`,
+	names: "TEXT",
+	grant: "GRANT USAGE, CREATE ON SCHEMA NAME TO USER (or for a table that is there, ALTER TABLE kine OWNER TO USER)",
+	lock:  fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", pgLock),
 
 	connect: connectPostgres,
-	failure: postgresFailure,
 	// Autovacuum is nobody's.
 	others: `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL`,
 	raise:  `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
@@ -63,8 +63,7 @@ func postgresPrimary(ctx context.Context, db *sql.DB) error {
 // defaultDatabase is the default of kine and k3s.
 const defaultDatabase = "kubernetes"
 
-// postgresURL is the URL as kine's driver reads it, with the name of the database in lower
-// case.
+// postgresURL is the URL with the name of the database as a parameter: kine's driver reads that of the path in lower case.
 func postgresURL(rest string) (*url.URL, error) {
 	if AtAfterHost(rest) {
 		return nil, errAt
@@ -73,9 +72,14 @@ func postgresURL(rest string) (*url.URL, error) {
 	if err != nil { // it contains the URL
 		return nil, errors.New("not a URL; special characters of a password are percent-encoded in one")
 	}
-	if u.Path = strings.ToLower(u.Path); strings.Trim(u.Path, "/") == "" {
-		u.Path = "/" + defaultDatabase
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, errors.New("not a URL; special characters of a parameter are percent-encoded in one")
 	}
+	if !query.Has("dbname") && !query.Has("database") {
+		query.Set("dbname", cmp.Or(strings.TrimLeft(u.Path, "/"), defaultDatabase))
+	}
+	u.Path, u.RawQuery = "/", query.Encode()
 	return u, nil
 }
 
@@ -84,16 +88,13 @@ func parsePostgres(rest string) (where string, secrets []string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return "", nil, errors.New("not a URL; special characters of a parameter are percent-encoded in one")
-	}
+	query := u.Query()
 	secrets = slices.Concat(userSecrets(u), query["password"], query["sslpassword"])
 	config, err := pgx.ParseConfig(u.String())
 	if err != nil {
 		return "", secrets, err
 	}
-	public := url.URL{Scheme: "postgres", User: url.User(config.User), Host: u.Host, Path: u.Path}
+	public := url.URL{Scheme: "postgres", User: url.User(config.User), Host: u.Host, Path: "/" + config.Database}
 	return public.String(), append(secrets, config.Password), nil
 }
 
@@ -117,9 +118,6 @@ func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ 
 	err = withPostgres(ctx, config, isFree)
 	if code(err) == "3D000" { // invalid_catalog_name
 		err = createPostgres(ctx, config)
-	}
-	if refusedByPostgres(err) {
-		err = refusal{err}
 	}
 	return drivers.Config{DataSourceName: strings.TrimPrefix(u.String(), "postgres://")}, func() {}, err
 }
@@ -153,25 +151,13 @@ func postgresConfig(rest string, files kinetls.Config, server bool) (*url.URL, *
 	return u, config, nil
 }
 
-// connectPostgres opens the database for a [Table], and does not create it.
-func connectPostgres(rest string, files kinetls.Config) (*sql.DB, func(), error) {
-	_, config, err := postgresConfig(rest, files, false)
+// connectPostgres opens the database, and does not create it.
+func connectPostgres(rest string, files kinetls.Config, server bool) (*sql.DB, func(), error) {
+	_, config, err := postgresConfig(rest, files, server)
 	if err != nil {
 		return nil, nil, err
 	}
 	return stdlib.OpenDB(*config), func() {}, nil
-}
-
-// postgresFailure explains what a [Table] does not find.
-func postgresFailure(err error) error {
-	switch code(err) {
-	case "3D000", "42P01": // invalid_catalog_name, undefined_table
-		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
-	}
-	if refusedByPostgres(err) {
-		return refusal{err}
-	}
-	return err
 }
 
 func withPostgres(ctx context.Context, config *pgx.ConnConfig, do func(context.Context, *pgx.Conn) error) error {
@@ -226,7 +212,7 @@ func createPostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	if c := code(err); err == nil || c == "42P04" || c == "23505" { // another server was faster
 		return nil
 	}
-	return refusal{fmt.Errorf("database %q is not there, and cannot be made: %w", config.Database, err)}
+	return refusal{fmt.Errorf("database %q is not there, and cannot be made: %w: let an administrator run CREATE DATABASE %[1]q OWNER %[3]q", config.Database, err, config.User)}
 }
 
 func code(err error) string {
@@ -234,16 +220,4 @@ func code(err error) string {
 		return e.Code
 	}
 	return ""
-}
-
-// refusedByPostgres recognises class 28, "invalid authorization specification"
-// (https://www.postgresql.org/docs/current/errcodes-appendix.html).
-func refusedByPostgres(err error) bool {
-	return strings.HasPrefix(code(err), "28") || code(err) == "42501" || untrusted(err)
-}
-
-// untrusted recognises an error of the server's certificate, which waiting cannot cure.
-func untrusted(err error) bool {
-	e := (*tls.CertificateVerificationError)(nil)
-	return errors.As(err, &e)
 }

@@ -60,7 +60,7 @@ func TestDatabaseLeavesAReadOnlyPostgreSQL(t *testing.T) {
 		}
 		b, other, ctx := db.started(t), db.foreign(t), t.Context()
 		var name string
-		if err := other.db.QueryRow("SELECT current_database()").Scan(&name); err != nil {
+		if err := other.db.QueryRow("SELECT quote_ident(current_database())").Scan(&name); err != nil {
 			t.Fatal(err)
 		}
 		other.run("ALTER DATABASE " + name + " SET default_transaction_read_only = on")

@@ -283,45 +283,6 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 	})
 }
 
-// kine before v0.17, which Karves before v1.37 have, fails at every list and watch that comes to a row with a null
-// here.
-func TestDatabaseHasNoRowThatAnOlderKineCannotRead(t *testing.T) {
-	databases(t, func(t *testing.T, db database) {
-		b, ctx := db.open(t), t.Context()
-		if err := b.Start(ctx); err != nil { // which writes kine's own keys
-			t.Fatal(err)
-		}
-		first, err := b.Create(ctx, "/one", []byte("a"), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, _, ok, err := b.Update(ctx, "/one", []byte("b"), first, 0)
-		if err != nil || !ok {
-			t.Fatal(ok, err)
-		}
-		if _, _, ok, err := b.Delete(ctx, "/one", second); err != nil || !ok {
-			t.Fatal(ok, err)
-		}
-		again, err := b.Create(ctx, "/one", []byte("c"), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, ok, err := b.Update(ctx, "/one", []byte("d"), again, 0); err != nil || !ok {
-			t.Fatal(ok, err)
-		}
-		if err := b.CreateAll(ctx, "/all/", "", maps.All(map[string][]byte{"/all/1": nil})); err != nil {
-			t.Fatal(err)
-		}
-		var nulls int
-		if err := b.reads.QueryRowContext(ctx, "SELECT COUNT(*) FROM kine WHERE create_revision IS NULL OR created IS NULL OR deleted IS NULL OR prev_revision IS NULL OR karve_lease IS NULL").Scan(&nulls); err != nil || nulls != 0 {
-			t.Errorf("%d rows have nulls, %v", nulls, err)
-		}
-		if _, kv, err := b.Get(ctx, "/one", 0, false); err != nil || kv == nil || kv.CreateRevision != again {
-			t.Errorf("%+v, %v, want a key that was created at %d", kv, err, again)
-		}
-	})
-}
-
 // A write that a database cannot store fails alone, and its outcome is certain.
 func TestDatabaseAWriteThatCannotBeStoredFailsAlone(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {

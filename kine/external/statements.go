@@ -17,21 +17,12 @@ const getSQL = `
 	FROM (SELECT MAX(id) AS id FROM kine) AS newest
 	LEFT JOIN kine AS kv ON kv.id = (SELECT MAX(id) FROM kine WHERE name = ?) AND (kv.deleted = 0 OR ?)`
 
-// kineCreated is the revision at which a key was created, in kine's INSERT. It is null for a row that creates one.
-// Up to v0.16, kine writes 0 there and cannot read a null: it then knows no list with such a row, and no watch. So we
-// write 0, as long as a Karve with such a kine may use the table beside this one, or after it.
-const kineCreated = "(SELECT COALESCE(NULLIF(create_revision, 0), id) FROM ikv)"
-
-// rewrite gives the column for leases its name in kine's statements of a dialect. It replaces some with equal ones that take less time, and
-// one with one whose rows an older kine can read.
+// rewrite gives the column for leases its name in kine's statements of a dialect. It replaces some with equal ones that take less time.
 func rewrite(d *generic.Generic, param string, numbered bool) {
 	get := func(columns, name string) *query.Named {
 		columns = "kv." + strings.ReplaceAll(columns, ", ", ", kv.")
 		return query.New(strings.Replace(getSQL, "COLUMNS", columns, 1), param, numbered, name)
 	}
-	insert := *d.InsertReturningSQL
-	insert.Query = strings.Replace(insert.Query, kineCreated, "COALESCE("+kineCreated+", 0)", 1)
-	d.InsertReturningSQL = &insert
 	d.GetSingleSQL = get(generic.Columns, d.GetSingleSQL.Name)
 	d.GetSingleValSQL = get(generic.WithVal, d.GetSingleValSQL.Name)
 	for _, named := range []**query.Named{

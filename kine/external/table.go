@@ -51,6 +51,17 @@ var errReplica = errors.New("it is read-only, as a replica is: servers that use 
 // errNoTable means that there is no database, or no table in it.
 var errNoTable = errors.New("no server has used this database")
 
+// explained is an error of a Table, with what helps.
+func explained(err error) error {
+	switch {
+	case isMissing(err):
+		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
+	case (number(err) == 1105 || number(err) == 1153) && strings.Contains(err.Error(), "max_allowed_packet"): // ER_UNKNOWN_ERROR, ER_NET_PACKET_TOO_LARGE
+		return refusal{fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err)}
+	}
+	return err
+}
+
 // Same tells whether both have the same endpoint.
 func (e *Database) Same(other *Database) bool { return e.kind == other.kind && e.rest == other.rest }
 
@@ -167,22 +178,18 @@ func (t *Table) empty(ctx context.Context, isOwn func(string) bool) error {
 func (e *Database) openTable(ctx context.Context, o Options) (_ *Table, err error) {
 	limited, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	db, release, err := e.kind.connect(e.rest, kinetls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
+	db, release, err := e.kind.connect(e.rest, kinetls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile}, false)
 	if err != nil {
 		return nil, err
 	}
 	db.SetMaxOpenConns(1)
 	t := &Table{external: e, db: db, release: release, numbered: e.kind.numbered}
-	if err := e.kind.failure(db.PingContext(limited)); err != nil {
-		t.Close()
-		return nil, err
-	}
-	own, err := isOwn(limited, db)
+	marked, _, err := e.kind.look(limited, db)
 	if err != nil {
 		t.Close()
-		return nil, e.kind.failure(err)
+		return nil, explained(err)
 	}
-	if t.lease = leaseOfKine; own {
+	if t.lease = leaseOfKine; marked {
 		t.lease = leaseColumn
 	}
 	return t, nil
@@ -214,7 +221,7 @@ func (t *Table) readKeys(ctx context.Context) error {
 	t.newest, t.last = nil, 0
 	var last sql.NullInt64
 	if err := t.tx.QueryRowContext(ctx, `SELECT MAX(id) FROM kine`).Scan(&last); err != nil {
-		return t.external.kind.failure(err)
+		return explained(err)
 	}
 	t.last = last.Int64
 	rows, err := t.tx.QueryContext(ctx, `SELECT k.id, k.name, COALESCE(OCTET_LENGTH(k.value), 0) FROM kine AS k
@@ -342,7 +349,7 @@ func (t *Table) flush(ctx context.Context) error {
 	}
 	_, err := t.tx.ExecContext(ctx, text.String(), t.args...)
 	t.rows, t.size, t.args = 0, 0, t.args[:0]
-	return t.external.kind.failure(err)
+	return explained(err)
 }
 
 // Reread reads what has been put, so that Each returns it.
@@ -404,15 +411,12 @@ func (e *Database) clean(err error) error {
 	if full := (*NotEmptyError)(nil); errors.As(err, &full) {
 		return err
 	}
-	text := e.scrub(err)
-	if !strings.Contains(text, e.String()) {
-		text = e.String() + ": " + text
+	safe := e.safe(err)
+	if !strings.Contains(safe.Error(), e.String()) {
+		safe = fmt.Errorf("%s: %w", e, safe)
 	}
 	if errors.Is(err, ErrUncertain) {
-		return unknown{errors.New(text)}
+		return unknown{safe}
 	}
-	if errors.Is(err, ErrRefused) {
-		return refusal{errors.New(text)}
-	}
-	return errors.New(text)
+	return safe
 }

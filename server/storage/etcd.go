@@ -181,7 +181,7 @@ func (w waiting) until(ctx context.Context, try func(context.Context) error) err
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("--%s %s: no answer in %v: %w", w.option, w.where, waitTimeout, err)
+			return fmt.Errorf("--%s %s: not usable in %v: %w", w.option, w.where, waitTimeout, err)
 		}
 	}
 }
