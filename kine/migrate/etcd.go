@@ -96,11 +96,7 @@ func readEtcd(ctx context.Context, e End) (source, error) {
 		err = fmt.Errorf("a server uses it (%s): stop all servers of the cluster. One that was killed counts for 15 seconds", running.Kvs[0].Key)
 	}
 	if err == nil {
-		var all *clientv3.GetResponse
-		all, err = c.client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly(), clientv3.WithRev(c.at))
-		if err == nil {
-			c.others = all.Count - c.count
-		} else if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		if err = c.countOthers(ctx); errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil // a user for this prefix only
 		}
 	}
@@ -109,6 +105,19 @@ func readEtcd(ctx context.Context, e End) (source, error) {
 		return nil, plain(err)
 	}
 	return c, nil
+}
+
+// countOthers counts the keys that are not below the prefix, but for those that an API server leaves in any etcd.
+func (c *etcd) countOthers(ctx context.Context) error {
+	all, err := c.client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly(), clientv3.WithRev(c.at))
+	if err != nil {
+		return err
+	}
+	own, err := c.client.Get(ctx, compactKeys, clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithRev(c.at))
+	if err == nil {
+		c.others = all.Count - own.Count - c.count
+	}
+	return err
 }
 
 func (c *etcd) revision() int64 { return c.at }
@@ -209,6 +218,13 @@ func fillEtcd(ctx context.Context, e, from End, src source, progress func(Progre
 	}
 	if c.count > 0 {
 		return nil, fmt.Errorf("it is not empty: there are %d keys below %s. If nobody needs them: %s", c.count, Prefix, f.remedy())
+	}
+	// A read or a watch at a revision of the source has to fail, so all history is compacted, and others' would be, too.
+	if err := c.countOthers(ctx); err != nil {
+		return nil, fmt.Errorf("it cannot be seen whether others use it, whose history would be compacted: name a user who may read all keys: %w", plain(err))
+	}
+	if c.others > 0 {
+		return nil, fmt.Errorf("others use it: there are %d keys outside of %s. A migration compacts the history of the whole etcd, which their watches may need: name an etcd that nobody else uses", c.others, Prefix)
 	}
 	if steps := first - c.at; steps > maxRaise {
 		return nil, fmt.Errorf("its revision is %d, and would have to be raised above %d, that of the source: clients would otherwise take old objects for new ones. "+

@@ -95,6 +95,10 @@ func TestMigrationRefusals(t *testing.T) {
 	fails(t, used, empty(), "there is nothing to migrate")
 	put(t, used, "/registry/a", "v")
 	fails(t, source, used, "it is not empty: there are 1 keys", "etcdctl --endpoints unix://", "del --prefix /registry/")
+	shared := karvesEtcd(t)
+	put(t, shared, "compact_rev_key", "v")
+	put(t, shared, "/other", "v")
+	fails(t, source, shared, "others use it: there are 1 keys outside of /registry/", "compacts the history", "name an etcd that nobody else uses")
 	put(t, used, "/registry/masterleases/192.0.2.1", "v")
 	fails(t, used, empty(), "a server uses it (/registry/masterleases/192.0.2.1)", "15 seconds")
 

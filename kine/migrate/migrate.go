@@ -62,6 +62,9 @@ const (
 	// prefixEnd is the first key after them.
 	prefixEnd = "/registry0"
 
+	// compactKeys begins the keys of the API server's and of kine's compaction.
+	compactKeys = "compact_rev_key"
+
 	// encrypted begins every value that the API server has encrypted (k8s.io/apiserver pkg/server/options/encryptionconfig).
 	encrypted = "k8s:enc:"
 
@@ -103,7 +106,7 @@ type target interface {
 // migrates tells whether a key is the cluster's. own tells whether it is one that a datastore, or a running
 // server, writes for itself.
 func migrates(key string) (cluster, own bool) {
-	own = strings.HasPrefix(key, "compact_rev_key") || key == Prefix+"health" || key == Prefix+location.Migrating || strings.HasPrefix(key, leases)
+	own = strings.HasPrefix(key, compactKeys) || key == Prefix+"health" || key == Prefix+location.Migrating || strings.HasPrefix(key, leases)
 	return !own && strings.HasPrefix(key, Prefix), own
 }
 
