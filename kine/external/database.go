@@ -2,31 +2,18 @@ package external
 
 import (
 	"context"
-	cryptotls "crypto/tls"
 	"database/sql"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/prometheus/client_golang/prometheus"
 )
-
-// ErrRefused means that the database has answered, and that waiting will not change the
-// answer: the password is wrong, the database may not be created, or its certificate is not
-// trusted.
-var ErrRefused = errors.New("refused")
-
-// ErrUncertain means that the database may have committed or not.
-var ErrUncertain = errors.New("the outcome is unknown")
 
 // Settings of kine's SQL drivers. The batches are those of kine (kine pkg/app).
 const (
@@ -143,33 +130,9 @@ func (e *Database) Open(ctx context.Context, o Options) (*Backend, error) {
 	return b, e.safe(err)
 }
 
-// safe is an error without secrets. It is ErrRefused, and has what helps, if waiting does not change it.
-func (e *Database) safe(err error) error {
-	if err == nil {
-		return nil
-	}
-	text := e.scrub(err)
-	switch {
-	case errors.Is(err, ErrRefused):
-	case code(err) == "3F000": // invalid_schema_name
-		text += ": name a schema in the endpoint by search_path=SCHEMA"
-	case isDenied(err):
-		text += ": let an administrator run " + e.kind.grant
-	case !isAnswer(err):
-		return errors.New(text)
-	}
-	return refusal{errors.New(text)}
-}
-
 // madeTries is how often Open tries again if another server has made a table or an index at the same moment. It is
 // more than kine's driver makes.
 const madeTries = 10
-
-// alreadyMade recognises what a database answers to CREATE if another transaction makes the same meanwhile: unique_violation in
-// PostgreSQL's own catalogue, duplicate_table, duplicate_object, ER_TABLE_EXISTS_ERROR.
-func alreadyMade(err error) bool {
-	return slices.Contains([]string{"23505", "42P07", "42710"}, code(err)) || number(err) == 1050
-}
 
 func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) {
 	first, cancel := context.WithTimeout(ctx, connectLimit)
@@ -250,61 +213,3 @@ func (b *Backend) attach(life context.Context, kines server.Backend, dsn string)
 	})
 	return nil
 }
-
-// conflicts recognises that a statement was ended for the sake of another one, and can be tried again:
-// deadlock_detected, serialization_failure, ER_LOCK_DEADLOCK.
-func conflicts(err error) bool {
-	return code(err) == "40P01" || code(err) == "40001" || number(err) == 1213
-}
-
-// refusedStatement tells whether the database itself has answered a statement with the error, and goes on.
-func refusedStatement(err error) bool {
-	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
-		return e.SeverityUnlocalized == "ERROR"
-	}
-	return number(err) != 0
-}
-
-// refusedData tells whether the database has refused what it was given, such as a key with a NUL: another key would be fine. The classes of
-// SQLSTATE are those of data exceptions, constraints, limits such as the length of an index' entry, and what triggers raise.
-func refusedData(err error) bool {
-	return slices.Contains([]string{"22", "23", "44", "45", "54", "P0"}, class(err))
-}
-
-// isAnswer tells whether an error of a start is an answer that waiting does not change. The classes of SQLSTATE are those of authorization, names of
-// databases and of schemas, and what a statement names or may not do. A limit of connections, a start, a failover and the network end.
-func isAnswer(err error) bool {
-	switch number(err) {
-	case 1130: // ER_HOST_NOT_PRIVILEGED: its state is that of any error
-		return true
-	case 1203, 1226: // ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED
-		return false
-	}
-	return slices.Contains([]string{"28", "3D", "3F", "42"}, class(err)) || errors.As(err, new(*cryptotls.CertificateVerificationError))
-}
-
-// isMissing recognises that there is no database, or no table: invalid_catalog_name, undefined_table, ER_BAD_DB_ERROR, ER_NO_SUCH_TABLE.
-func isMissing(err error) bool {
-	return slices.Contains([]string{"3D000", "42P01"}, code(err)) || slices.Contains([]uint16{1049, 1146}, number(err))
-}
-
-// isDenied recognises insufficient_privilege, ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR and ER_COLUMNACCESS_DENIED_ERROR.
-func isDenied(err error) bool {
-	return code(err) == "42501" || slices.Contains([]uint16{1044, 1142, 1143}, number(err))
-}
-
-// class is that of an error's SQLSTATE.
-func class(err error) string {
-	state := code(err)
-	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
-		state = string(e.SQLState[:])
-	}
-	return state[:min(len(state), 2)]
-}
-
-// refusal is an error that is ErrRefused, whose text it does not repeat.
-type refusal struct{ error }
-
-func (refusal) Is(target error) bool { return target == ErrRefused }
-
-func (r refusal) Unwrap() error { return r.error }

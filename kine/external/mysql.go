@@ -212,10 +212,3 @@ func createMySQL(ctx context.Context, config *mysql.Config) error {
 	}
 	return nil
 }
-
-func number(err error) uint16 {
-	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
-		return e.Number
-	}
-	return 0
-}

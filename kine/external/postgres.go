@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/pgsql"
@@ -213,11 +212,4 @@ func createPostgres(ctx context.Context, config *pgx.ConnConfig) error {
 		return nil
 	}
 	return refusal{fmt.Errorf("database %q is not there, and cannot be made: %w: let an administrator run CREATE DATABASE %[1]q OWNER %[3]q", config.Database, err, config.User)}
-}
-
-func code(err error) string {
-	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
 }

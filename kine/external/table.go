@@ -51,17 +51,6 @@ var errReplica = errors.New("it is read-only, as a replica is: servers that use 
 // errNoTable means that there is no database, or no table in it.
 var errNoTable = errors.New("no server has used this database")
 
-// explained is an error of a Table, with what helps.
-func explained(err error) error {
-	switch {
-	case isMissing(err):
-		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
-	case (number(err) == 1105 || number(err) == 1153) && strings.Contains(err.Error(), "max_allowed_packet"): // ER_UNKNOWN_ERROR, ER_NET_PACKET_TOO_LARGE
-		return refusal{fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err)}
-	}
-	return err
-}
-
 // Same tells whether both have the same endpoint.
 func (e *Database) Same(other *Database) bool { return e.kind == other.kind && e.rest == other.rest }
 
@@ -401,22 +390,4 @@ func (t *Table) Close() error {
 	err := t.db.Close()
 	t.release()
 	return t.external.clean(err)
-}
-
-// clean is an error without secrets, with the name of the database. Errors of the caller's pass as they are.
-func (e *Database) clean(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return err
-	}
-	if full := (*NotEmptyError)(nil); errors.As(err, &full) {
-		return err
-	}
-	safe := e.safe(err)
-	if !strings.Contains(safe.Error(), e.String()) {
-		safe = fmt.Errorf("%s: %w", e, safe)
-	}
-	if errors.Is(err, ErrUncertain) {
-		return unknown{safe}
-	}
-	return safe
 }
