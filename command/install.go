@@ -45,7 +45,7 @@ KARVE_INSTALL_TIMEOUT is how many seconds the service may take to become ready (
 func installCommand() *cli.Command {
 	return &cli.Command{
 		Name: "install", Usage: "install this program as a service, or upgrade the installed one",
-		ArgsUsage: "[OPTION of karve server...]", SkipFlagParsing: true, Description: installNotes,
+		ArgsUsage: "[OPTION of karve server...]", SkipFlagParsing: true, Description: installNotes, Before: finish,
 		BashComplete: func(c *cli.Context) {
 			completeWith(&cli.Command{Name: "install", Flags: serverOptions()}, os.Args)(c)
 		},
@@ -77,6 +77,7 @@ func upgradeCommand() *cli.Command {
 	return &cli.Command{
 		Name: "upgrade", Usage: "make this program the installed one, with the options that the configuration file has",
 		Description: `It is karve install without options, for a machine where Karve is installed.`,
+		Before:      finish,
 		Action: func(c *cli.Context) error {
 			place, err := install.FindPlace(c.Context)
 			if err == nil {
@@ -97,7 +98,7 @@ func uninstallCommand() *cli.Command {
 		Description: `It keeps data and configuration, unless --purge is given or its question is answered
 with yes. It removes nothing that Karve has not made, and names what stays.`,
 		Flags:  []cli.Flag{&cli.BoolFlag{Name: "purge", Usage: "remove data and configuration, too, and do not ask"}},
-		Action: uninstall,
+		Before: finish, Action: uninstall,
 	}
 }
 

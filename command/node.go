@@ -35,8 +35,9 @@ func nodeCommand() *cli.Command {
 		&cli.BoolFlag{Name: "no-network", Usage: "write no network configuration for Pods: another plugin will"},
 	}
 	return &cli.Command{
-		Name:  "node",
-		Usage: "make this machine a node of a cluster",
+		Name:   "node",
+		Usage:  "make this machine a node of a cluster",
+		Before: finish,
 		Subcommands: []*cli.Command{
 			{
 				Name:  "join",

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/urfave/cli/v2"
 )
 
 // stopSignal is the cause of the end of signalContext.
@@ -17,6 +20,17 @@ func (s stopSignal) Error() string { return s.String() }
 // oneAct is the time in which signals are one wish of one user: GNU timeout, npm and terminals send the
 // same signal to a process and then to its group, which it is in.
 const oneAct = time.Second
+
+// finishing is set by commands that change a machine and take that back when they are interrupted: a second signal does not end them, and
+// neither does output that nobody reads any more, as that of `| tee log` after Ctrl-C.
+var finishing atomic.Bool
+
+// finish is Before of these commands.
+func finish(*cli.Context) error {
+	finishing.Store(true)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // then a write fails; programs that this one starts do not inherit it
+	return nil
+}
 
 // signalContext ends with the first SIGINT, SIGTERM or SIGHUP, which is its cause. A SIGINT or
 // SIGTERM later than oneAct ends the process immediately. A second SIGHUP never does: when a terminal
@@ -38,6 +52,8 @@ func signalContext() (context.Context, func()) {
 				case first.IsZero():
 					first = time.Now()
 					cancel(stopSignal{s})
+				case s != syscall.SIGHUP && finishing.Load():
+					fmt.Fprintf(os.Stderr, "karve: interrupted already, and what was changed is being taken back (kill -9 %d would leave it)\n", os.Getpid())
 				case s != syscall.SIGHUP && time.Since(first) >= oneAct:
 					fmt.Fprintf(os.Stderr, "karve: got a second signal (%v), exiting without a clean stop\n", s)
 					os.Exit(exitCodeAfter(s))
