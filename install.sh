@@ -247,7 +247,9 @@ from_file() {
 # obtain creates $program, on the file system where it will be: if it does not fit or run there, it fails here.
 obtain() {
 	mkdir -p "$bin_dir" || fail "$bin_dir could not be created"
-	stage=$(mktemp -d "$bin_dir/.karve-install.XXXXXX") || fail "$bin_dir cannot be written"
+	stage=$bin_dir/.karve-install.$$ # the next installation removes it if this process has been killed
+	rm -rf "$stage"
+	mkdir -m 700 "$stage" || fail "$bin_dir cannot be written"
 	trap 'rm -rf "$stage"' EXIT
 	trap 'fail interrupted' INT TERM HUP
 	work=$stage/work program=$stage/karve
@@ -269,6 +271,10 @@ obtain() {
 only_programs() {
 	# A service's program is only replaced with a backup and a way back.
 	[ ! -e "$bin_dir/karve-uninstall.sh" ] || fail "Karve is installed in $bin_dir as a service: run install.sh without \"binary\" to upgrade it, or name another directory"
+	[ ! -e "$bin_dir/karve" ] && [ ! -L "$bin_dir/karve" ] || case $(version_of "$bin_dir/karve") in
+	*+karve*) ;;
+	*) fail "$bin_dir/karve is another program than Karve's: move it away, or name another directory" ;;
+	esac
 	[ -n "$1" ] || [ ! -e /usr/bin/karve ] || fail "the package karve is installed here: upgrade it with a newer package, or name a directory"
 	obtain
 	mv -f "$program" "$bin_dir/karve" || fail "$bin_dir/karve could not be written"
