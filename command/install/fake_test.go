@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,13 +27,15 @@ type machine struct {
 	starts  int
 	checks  string // what karve check finds
 	restore func(ctx context.Context, config, dataDir, endpoint string) error
+	stop    func() // while the service stops
+	ctx     context.Context
 	said    strings.Builder
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	dir := t.TempDir()
-	m := &machine{t: t, dir: dir, checks: "[]"}
+	m := &machine{t: t, dir: dir, checks: "[]", stop: func() {}, ctx: t.Context()}
 	m.place = Place{
 		User: true, BinDir: filepath.Join(dir, "bin"), Config: filepath.Join(dir, "etc/karve/config.yaml"), DataDir: filepath.Join(dir, "data"),
 		Lookup: func(string) bool { return true }, Uninstall: filepath.Join(dir, "bin/karve-uninstall.sh"),
@@ -48,11 +53,7 @@ func (m *machine) run(_ context.Context, name string, args ...string) (string, e
 	if !strings.HasPrefix(name, m.dir) {
 		return "", nil
 	}
-	program, err := os.ReadFile(name)
-	if err != nil {
-		return "", err
-	}
-	version, _, _ := strings.Cut(string(program), " ")
+	version, _ := m.program(name)
 	data := filepath.Join(m.place.DataDir, "mvcc.db")
 	last := args[len(args)-1]
 	switch strings.Join(args[:2], " ") {
@@ -72,6 +73,13 @@ func (m *machine) run(_ context.Context, name string, args ...string) (string, e
 	return "", fmt.Errorf("%s %q is not known to the test", name, args)
 }
 
+// program is what a program of the test is.
+func (m *machine) program(file string) (version, behaviour string) {
+	text, _, _ := strings.Cut(m.read(file), "\n")
+	version, behaviour, _ = strings.Cut(text, " ")
+	return version, behaviour
+}
+
 func (m *machine) systemctl(verb string) (string, error) {
 	switch verb {
 	case "is-active":
@@ -80,6 +88,7 @@ func (m *machine) systemctl(verb string) (string, error) {
 		}
 		return "active\n", nil
 	case "stop":
+		m.stop()
 		m.started = ""
 	case "start":
 		return "", m.start()
@@ -91,7 +100,7 @@ func (m *machine) systemctl(verb string) (string, error) {
 
 func (m *machine) start() error {
 	m.starts++
-	version, behaviour, _ := strings.Cut(m.read(m.place.Program()), " ")
+	version, behaviour := m.program(m.place.Program())
 	data := filepath.Join(m.place.DataDir, "mvcc.db")
 	if behaviour == "dies" {
 		return nil
@@ -119,7 +128,7 @@ func (m *machine) start() error {
 func (m *machine) install(program string, options ...string) error {
 	m.t.Helper()
 	source := filepath.Join(m.dir, "download")
-	m.write(source, program)
+	m.write(source, program+"\n# Written by karve.")
 	known := Known{"data-dir": true, "tls-san": true, "secure-port": true, "no-controllers": false}
 	given, _, err := ReadOptions(options, nil, known)
 	if err != nil {
@@ -134,7 +143,7 @@ func (m *machine) install(program string, options ...string) error {
 			}
 			return nil
 		}}
-	_, err = i.Run(context.Background(), given)
+	_, err = i.Run(m.ctx, given)
 	return err
 }
 
@@ -167,7 +176,7 @@ func (m *machine) losesPower(version string) {
 // upright fails unless this version runs on these data, and nothing of an installation lies about.
 func (m *machine) upright(version, data string) {
 	m.t.Helper()
-	if got, _, _ := strings.Cut(m.read(m.place.Program()), " "); got != version || m.started != version {
+	if got, _ := m.program(m.place.Program()); got != version || m.started != version {
 		m.t.Errorf("got %s installed and %s running, want %s\n%s", got, m.started, version, m.said.String())
 	}
 	m.want("data/mvcc.db", data)
@@ -175,6 +184,35 @@ func (m *machine) upright(version, data string) {
 		if left, _ := filepath.Glob(filepath.Join(m.dir, pattern)); len(left) > 0 && !strings.Contains(left[0], "before-upgrade") {
 			m.t.Errorf("left over: %q", left)
 		}
+	}
+}
+
+// tree has the mode and content of every file and directory, but for the download.
+func (m *machine) tree() map[string]string {
+	m.t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(m.dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && path != filepath.Join(m.dir, "download") {
+			info, _ := e.Info()
+			to, _ := os.Readlink(path)
+			all[strings.TrimPrefix(path, m.dir+"/")] = info.Mode().String() + " " + to + m.read(path)
+		}
+		return err
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return all
+}
+
+// differ fails unless these are the names by which two trees differ.
+func (m *machine) differ(a, b map[string]string, names ...string) {
+	m.t.Helper()
+	both := maps.Clone(a)
+	maps.Copy(both, b)
+	maps.DeleteFunc(both, func(name, _ string) bool { return a[name] == b[name] })
+	if got := slices.Sorted(maps.Keys(both)); !slices.Equal(got, names) {
+		m.t.Errorf("these files differ: %q, want %q\n%s", got, names, m.said.String())
 	}
 }
 

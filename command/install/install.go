@@ -3,24 +3,18 @@ package install
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/command/check"
-	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/setup"
 )
-
-// stagePrefix begins the name of the directory in which install.sh leaves the program, beside the installed one.
-const stagePrefix = ".karve-install."
 
 // Installer installs a server. All fields are required, but Check and Restore.
 type Installer struct {
@@ -40,33 +34,29 @@ type Installer struct {
 // installation is one run of an Installer.
 type installation struct {
 	*Installer
-	config  *config
-	owner   owner
-	files   setup.Files
-	backup  backup
-	fresh   bool // there is no earlier version to return to
-	running bool // the service ran before
-	unready error
+	files      *setup.Files
+	configFile string // to which Config may be a link
+	config     *config
+	staged     string // the program, beside the installed one
+	temp       string // the new configuration, beside the one in use
+	owner      owner
+	undo       []func() // what a refusal takes back, last first
+	backup     backup
+	fresh      bool // there is no earlier version to return to
+	running    bool // the service ran before
+	unready    error
 }
 
 // Run installs the program with these options, or upgrades what is installed. If the new version does not become
 // ready, the earlier one returns, with its options and its data. It returns the data directory.
 func (i *Installer) Run(ctx context.Context, given Options) (dataDir string, err error) {
-	unlock, err := setup.Lock(i.BinDir)
+	files, err := setup.Begin(i.BinDir)
 	if err != nil {
 		return "", err
 	}
-	defer unlock()
-	if err := i.notPackaged(ctx); err != nil {
-		return "", err
-	}
-	i.sweep()
-	if i.Restore != nil {
-		if given, err = i.restoreFirst(ctx, given); err != nil {
-			return "", fmt.Errorf("--restore: %w; nothing was installed", err)
-		}
-	}
-	r := &installation{Installer: i, fresh: !exists(i.Program()) && !setup.Interrupted(i.Program())}
+	defer files.End()
+	r := &installation{Installer: i, files: files}
+	r.fresh = !files.Interrupted(i.Program()) && (!exists(i.Program()) || files.Made(i.Program()))
 	if err := r.run(ctx, given); err != nil {
 		return "", err
 	}
@@ -74,70 +64,49 @@ func (i *Installer) Run(ctx context.Context, given Options) (dataDir string, err
 }
 
 func (r *installation) run(ctx context.Context, given Options) error {
-	unchanged := func(err error) error {
+	err := r.prepareAll(ctx, given)
+	defer func() { os.Remove(r.staged); os.Remove(r.temp) }() // unless they got their names
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		for _, undo := range slices.Backward(r.undo) {
+			undo()
+		}
 		if r.fresh {
 			return fmt.Errorf("%w; nothing was installed", err)
 		}
 		return fmt.Errorf("%w; nothing was changed: the installed version is as it was", err)
 	}
-	staged, err := r.stage()
-	if err != nil {
-		return unchanged(err)
-	}
-	defer os.Remove(staged) // unless it got its name
-	old, err := readConfig(r.Config, r.DataDir)
-	if err != nil {
-		return unchanged(err)
-	}
-	if r.config, err = changedConfig(r.Config, given, r.DataDir); err != nil {
-		return unchanged(err)
-	}
-	if err := r.config.checkDirectories(); err != nil {
-		return unchanged(err)
-	}
-	temp, err := r.writeTemp()
-	if err != nil {
-		return unchanged(err)
-	}
-	defer os.Remove(temp)
-	if r.owner, err = r.serviceOwner(ctx, r.config); err != nil {
-		return unchanged(err)
-	}
-	undo, err := r.prepare(r.config, r.owner)
-	if err == nil && r.Check {
-		err = r.lookAround(ctx, staged, temp, old.dataDir)
-	}
-	if err != nil {
-		undo()
-		return unchanged(err)
-	}
 	unit := []byte(r.unit(r.config))
-	same := sameFile(staged, r.Program())
-	r.running = r.Service.Running(ctx)
-	interrupted := setup.Interrupted(r.Program())
-	if r.running && r.ready(ctx) {
-		if same && isFile(r.Config, r.config.text) && isFile(r.Service.File, unit) {
-			setup.Forget(r.Place.files()...) // an upgrade that was cut short has succeeded
+	same := sum(r.staged) == sum(r.Program())
+	interrupted := r.files.Interrupted(r.Program())
+	lasting := context.WithoutCancel(ctx) // what was stopped is started again
+	r.running = r.Service.Running(lasting)
+	if r.running && r.ready(lasting) {
+		r.files.Forget() // an upgrade that was cut short has succeeded
+		interrupted = false
+		if same && isFile(r.configFile, r.config.text) && isFile(r.Service.File, unit) {
 			r.Say("%s is installed already, with these options, and ready", r.Version)
 			return nil
 		}
-		setup.Forget(r.Place.files()...)
-		interrupted = false
 	}
-	if err := r.Service.Stop(ctx); err != nil {
-		return unchanged(fmt.Errorf("the running version could not be stopped: %w", err))
+	if err = r.Service.Stop(lasting); err != nil {
+		err = fmt.Errorf("the running version could not be stopped: %w", err)
+	} else if err = context.Cause(ctx); err == nil {
+		r.backup = backupOf(r.config)
+		err = r.secure(ctx, same, interrupted)
 	}
-	r.backup = backupOf(r.config)
-	if err := r.secure(ctx, staged, temp, same, interrupted); err != nil {
+	if err != nil {
 		return r.restart(ctx, err)
 	}
-	if err := r.switchOver(ctx, staged, unit); err != nil {
+	if err := r.switchOver(ctx, unit); err != nil {
 		return r.rollBack(ctx, err)
 	}
 	if err := r.begin(ctx); err != nil {
 		return r.rollBack(ctx, err)
 	}
-	setup.Forget(r.Place.files()...)
+	r.files.Forget()
 	if r.Service.Init != setup.None {
 		if err := r.Service.Enable(ctx); err != nil {
 			r.Warn("the service does not start with the machine: %v", err)
@@ -147,97 +116,8 @@ func (r *installation) run(ctx context.Context, given Options) error {
 	return nil
 }
 
-// restoreFirst restores the backup before the installation reads the configuration file, which may come from it. It
-// returns the options with the places of the restored data, because that file may name others.
-func (i *Installer) restoreFirst(ctx context.Context, given Options) (Options, error) {
-	if exists(i.Program()) || setup.Interrupted(i.Program()) {
-		return nil, fmt.Errorf("%s is installed already: this is for a new machine. To take an existing cluster back, use karve reset or karve datastore restore", i.Program())
-	}
-	c, err := changedConfig(i.Config, given, i.DataDir)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.checkDirectories(); err != nil {
-		return nil, err
-	}
-	endpoint := c.option("datastore-endpoint")
-	if err := i.Restore(ctx, i.Config, c.dataDir, endpoint); err != nil {
-		return nil, err
-	}
-	given = maps.Clone(given)
-	given["data-dir"], given["datastore-endpoint"] = []string{c.dataDir}, nil
-	if endpoint != "" {
-		given["datastore-endpoint"] = []string{endpoint}
-	}
-	return given, nil
-}
-
-// sweep removes what installations that were killed have left.
-func (i *Installer) sweep() {
-	atomicfile.Writer{}.Sweep(i.BinDir)
-	stages, _ := filepath.Glob(filepath.Join(i.BinDir, stagePrefix+"*"))
-	for _, dir := range stages { // another one may be downloading just now
-		if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
-			os.RemoveAll(dir)
-		}
-	}
-}
-
-// stage puts the program beside the installed one, so that it fails here if it does not fit.
-func (i *Installer) stage() (string, error) {
-	if strings.HasPrefix(filepath.Base(filepath.Dir(i.Source)), stagePrefix) && filepath.Dir(filepath.Dir(i.Source)) == i.BinDir {
-		return i.Source, os.Chmod(i.Source, 0o755)
-	}
-	in, err := os.Open(i.Source)
-	if err != nil {
-		return "", err
-	}
-	defer in.Close()
-	return setup.Stage(i.Program(), 0o755, -1, func(w io.Writer) error { _, err := io.Copy(w, in); return err })
-}
-
-// writeTemp writes the new configuration where programs can read it that run before it is in place.
-func (r *installation) writeTemp() (string, error) {
-	f, err := os.CreateTemp("", "karve-config-")
-	if err != nil {
-		return "", err
-	}
-	_, err = f.Write(r.config.text)
-	if err = errors.Join(err, f.Close()); err != nil {
-		os.Remove(f.Name())
-	}
-	return f.Name(), err
-}
-
-// lookAround asks the new version whether it would start on this machine in place of the one that runs. It prints the
-// findings, and fails if a service would not start.
-func (r *installation) lookAround(ctx context.Context, program, config, replaces string) error {
-	args := []string{"check", "-o", "json", "--config", config}
-	if exists(replaces) {
-		args = append(args, "--replaces", replaces)
-	}
-	text, failed := r.Service.Run(ctx, program, args...)
-	var found []check.Finding
-	if err := json.Unmarshal([]byte(text), &found); err != nil {
-		return errors.Join(failed, fmt.Errorf("karve check: %w", err))
-	}
-	for _, f := range found {
-		if f.Result == check.Warn || f.Result == check.Fail {
-			do := ""
-			if f.Do != "" {
-				do = " (" + f.Do + ")"
-			}
-			r.Warn("check: %s: %s: %s%s", f.Result, f.Check, strings.ReplaceAll(f.Found, config, r.Config), do)
-		}
-	}
-	if failed == nil || r.Service.Init == setup.None {
-		return nil
-	}
-	return fmt.Errorf("karve check: %d of %d checks failed; to install nevertheless, set KARVE_INSTALL_CHECK=no", check.Failed(found), len(found))
-}
-
 // secure makes the way back for the data.
-func (r *installation) secure(ctx context.Context, staged, temp string, same, interrupted bool) error {
+func (r *installation) secure(ctx context.Context, same, interrupted bool) error {
 	if interrupted {
 		r.Warn("an earlier upgrade was cut short. If this one fails, the version before both returns")
 	}
@@ -260,19 +140,14 @@ func (r *installation) secure(ctx context.Context, staged, temp string, same, in
 	if interrupted {
 		program += setup.PreviousSuffix
 	} else if r.fresh { // karve uninstall has left the data
-		program = staged
+		program = r.staged
 	}
-	return r.backUp(ctx, &r.backup, program, temp)
+	return r.backUp(ctx, &r.backup, program, r.temp)
 }
 
 // switchOver puts everything in its place.
-func (r *installation) switchOver(ctx context.Context, staged string, unit []byte) error {
-	for _, dir := range r.config.directories() {
-		if err := r.own(dir, r.owner); err != nil {
-			return err
-		}
-	}
-	if err := r.files.ReplaceBy(r.Program(), staged); err != nil {
+func (r *installation) switchOver(ctx context.Context, unit []byte) error {
+	if err := r.files.ReplaceBy(r.Program(), r.staged); err != nil {
 		return err
 	}
 	mode, gid := os.FileMode(0o640), r.owner.GID
@@ -280,7 +155,7 @@ func (r *installation) switchOver(ctx context.Context, staged string, unit []byt
 		mode, gid = 0o600, -1
 	}
 	script := "#!/bin/sh\n# Written by karve install.\nexec '" + strings.ReplaceAll(r.Program(), "'", `'\''`) + "' uninstall \"$@\"\n"
-	err := r.files.Replace(r.Config, r.config.text, mode, gid)
+	err := r.files.Replace(r.configFile, r.config.text, mode, gid)
 	if err == nil {
 		err = r.files.Replace(r.Uninstall, []byte(script), 0o755, -1)
 	}
@@ -344,7 +219,7 @@ func (r *installation) restart(ctx context.Context, cause error) error {
 	if err := r.begin(context.WithoutCancel(ctx)); err != nil {
 		return fmt.Errorf("%w; the installed version was started again, but is not ready: %w", cause, err)
 	}
-	return fmt.Errorf("%w; the installed version still runs", cause)
+	return fmt.Errorf("%w; the installed version runs again", cause)
 }
 
 // rollBack undoes the installation, even if the user has interrupted it.
@@ -355,7 +230,7 @@ func (r *installation) rollBack(ctx context.Context, cause error) error {
 		r.Warn("%v", err)
 	}
 	if r.fresh {
-		setup.Forget(r.Place.files()...)
+		r.files.Forget()
 		kept := ""
 		if r.backup.file != "" {
 			kept = ". The backup of the data is " + r.backup.file
@@ -366,11 +241,6 @@ func (r *installation) rollBack(ctx context.Context, cause error) error {
 		return fmt.Errorf("the earlier version could not be restored: %w", err)
 	}
 	r.backup.putBack(ctx, r.Installer, r.Config)
-	for _, dir := range r.config.directories() {
-		if err := r.own(dir, r.owner); err != nil {
-			r.Warn("%v", err)
-		}
-	}
 	if !r.running {
 		return errors.New("the earlier version is restored, and stopped as it was")
 	}
@@ -390,7 +260,7 @@ func (r *installation) whatNext(ctx context.Context) {
 	r.Say("%s is installed", r.Version)
 	if r.Service.Init == setup.None {
 		r.Say("this machine has neither systemd nor OpenRC. To run it: %s server --config %s", r.Program(), r.Config)
-		if runs(r.config.dataDir) {
+		if r.config.inUse() != nil {
 			r.Say("a server that runs is still the old version: stop and start it")
 		}
 	} else {
@@ -414,34 +284,18 @@ func (r *installation) whatNext(ctx context.Context) {
 	r.Say("to remove it: %s", r.Uninstall)
 }
 
-// sameFile compares the content of two files.
-func sameFile(a, b string) bool {
-	infoA, errA := os.Stat(a)
-	infoB, errB := os.Stat(b)
-	if errA != nil || errB != nil || infoA.Size() != infoB.Size() {
-		return false
+// sum is the checksum of a file, and empty if there is none.
+func sum(file string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
 	}
-	if os.SameFile(infoA, infoB) {
-		return true
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return ""
 	}
-	fileA, errA := os.Open(a)
-	fileB, errB := os.Open(b)
-	if errA != nil || errB != nil {
-		return false
-	}
-	defer fileA.Close()
-	defer fileB.Close()
-	one, other := make([]byte, 1<<20), make([]byte, 1<<20)
-	for {
-		n, errA := io.ReadFull(fileA, one)
-		m, errB := io.ReadFull(fileB, other)
-		if !bytes.Equal(one[:n], other[:m]) {
-			return false
-		}
-		if errA != nil || errB != nil {
-			return slices.Contains([]error{io.EOF, io.ErrUnexpectedEOF}, errA) && errB == errA
-		}
-	}
+	return string(h.Sum(nil))
 }
 
 // isFile reports whether a file has this content.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -58,6 +58,26 @@ func TestInstallFromABackup(t *testing.T) {
 	m.upright("v1", "restored v1")
 	m.want("etc/karve/config.yaml", "secure-port: 1\ndata-dir: '"+m.place.DataDir+"'\ntls-san: 'a.example'\n")
 	m.fails("--restore", "v2")
+	m.upright("v1", "restored v1")
+}
+
+// What a restore has made goes if the installation is refused, so that the same command can follow.
+func TestARefusalTakesTheRestoreBack(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	kept := filepath.Join(filepath.Dir(m.place.Config), "kept")
+	m.write(kept, "mine")
+	before := m.tree()
+	m.restore = func(_ context.Context, config, dataDir, _ string) error {
+		m.write(config, "secure-port: 1\n")
+		m.write(filepath.Join(dataDir, "mvcc.db"), "restored")
+		return marker.Write(dataDir)
+	}
+	m.checks = `[{"check":"ports","result":"fail","found":"in use"}]`
+	m.fails("nothing was installed", "v1")
+	m.differ(before, m.tree(), "bin")
+	m.checks = "[]"
+	m.installs("v1")
 	m.upright("v1", "restored v1")
 }
 
@@ -127,7 +147,7 @@ func TestAPowerCutKeepsTheWayBack(t *testing.T) {
 			m.losesPower("v2")
 			m.fails("the earlier version is restored", next)
 			m.says("an earlier upgrade was cut short")
-			if got := m.read(m.place.Program()); got != "v1" {
+			if got, _ := m.program(m.place.Program()); got != "v1" {
 				t.Errorf("got %s, want v1", got)
 			}
 			m.want("data/mvcc.db", "v1")
@@ -161,16 +181,101 @@ func TestOneInstallationAtATime(t *testing.T) {
 	m.installs("v1")
 }
 
-func (m *machine) uninstalls(purge bool) {
-	m.t.Helper()
+func (m *machine) uninstall(purge bool) error {
 	m.said.Reset()
 	say := func(format string, args ...any) { fmt.Fprintf(&m.said, format+"\n", args...) }
-	r := &Remover{Place: m.place, Purge: purge, Say: say, Warn: say}
-	if err := r.Run(context.Background()); err != nil {
+	return (&Remover{Place: m.place, Purge: purge, Say: say, Warn: say}).Run(context.Background())
+}
+
+func (m *machine) uninstalls(purge bool) {
+	m.t.Helper()
+	if err := m.uninstall(purge); err != nil {
 		m.t.Fatal(err)
 	}
 	if exists(m.place.Program()) || exists(m.place.Service.File) || exists(m.place.Uninstall) || m.started != "" {
 		m.t.Error("the program, the unit or the script is still there")
+	}
+}
+
+// An interruption while the old version stops starts it again.
+func TestInterruptedWhileItStops(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.installs("v1")
+	ctx, interrupt := context.WithCancel(t.Context())
+	m.ctx, m.stop = ctx, interrupt
+	m.fails("the installed version runs again", "v2")
+	m.upright("v1", "v1")
+}
+
+// Nothing but what Karve has made differs after an upgrade, one that fails, and a removal; and what a killed installation left is gone.
+func TestHandsOff(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	for _, mine := range []string{"bin/other", "etc/karve/cluster-token", "etc/karve.service.d/low-port.conf", "bin/.karve-install.", "bin/.karve-install.0/karve"} {
+		m.write(filepath.Join(m.dir, mine), "mine")
+	}
+	alive := filepath.Join(m.place.BinDir, stagePrefix+strconv.Itoa(os.Getpid()), "karve") // of an install.sh that still downloads
+	m.write(alive, "")
+	before := m.tree()
+	delete(before, "bin/.karve-install.")
+	delete(before, "bin/.karve-install.0")
+	delete(before, "bin/.karve-install.0/karve")
+	m.installs("v1")
+	installed := m.tree()
+	m.fails("restored, and ready", "v2 dies", "--tls-san", "a")
+	const backup = "data.before-upgrade"
+	m.differ(installed, m.tree(), backup, backup+"/karve-data", backup+"/mvcc.db", backup+"/stats")
+	m.installs("v2")
+	m.differ(installed, m.tree(), "bin/karve", backup, backup+"/karve-data", backup+"/mvcc.db", backup+"/mvcc.db.previous", backup+"/stats", "data/mvcc.db")
+	m.write(filepath.Join(m.place.DataDir, "manifests/app.yaml"), "mine")
+	m.uninstalls(true)
+	m.says(m.place.Service.File + ".d")
+	m.says(filepath.Join(m.place.DataDir, "manifests"))
+	m.differ(before, m.tree(), "data", "data/karve-data", "data/manifests", "data/manifests/app.yaml")
+	m.installs("v1") // it goes on there
+}
+
+// What has a name of Karve's, and is not Karve's, is not replaced.
+func TestOthersFilesAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"bin/karve", "bin/karve.previous", "bin/karve-uninstall.sh", "etc/karve.service", "etc/karve/config.yaml.previous"} {
+		m := newMachine(t)
+		m.write(filepath.Join(m.dir, name), "mine")
+		before := m.tree()
+		m.fails(filepath.Join(m.dir, name)+" is ", "v1")
+		delete(before, "bin")
+		after := m.tree()
+		delete(after, "bin")
+		m.differ(before, after)
+		if err := m.uninstall(true); err == nil {
+			t.Error("it is removed")
+		}
+	}
+	m := newMachine(t)
+	m.installs("v1")
+	m.write(m.place.Program(), "of somebody else, by now")
+	m.fails("is another file than Karve's", "v2")
+	if err := m.uninstall(false); err != nil || !exists(m.place.Program()) {
+		t.Errorf("it is removed: %v", err)
+	}
+	m.says(m.place.Program())
+}
+
+// A configuration file may be a link to where its user keeps it.
+func TestConfigurationBehindALink(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.write(filepath.Join(m.dir, "mine/karve.yaml"), "secure-port: 1\n")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(m.place.Config), 0o755), os.Symlink("../../mine/karve.yaml", m.place.Config)); err != nil {
+		t.Fatal(err)
+	}
+	m.installs("v1")
+	m.want("mine/karve.yaml", "secure-port: 1\ndata-dir: '"+m.place.DataDir+"'\n")
+	m.uninstalls(true)
+	m.says(m.place.Config)
+	if !exists(filepath.Join(m.dir, "mine/karve.yaml")) || !exists(m.place.Config) {
+		t.Error("the file or the link is gone")
 	}
 }
 
@@ -198,6 +303,11 @@ func TestWithoutAnInitSystem(t *testing.T) {
 	}
 	m.installs("v3")
 	m.says(old)
+	before := m.tree()
+	if err := m.uninstall(true); !errors.Is(err, directory.ErrLocked) {
+		t.Errorf("a purge under a server that runs: %v", err)
+	}
+	m.differ(before, m.tree())
 	m.uninstalls(false)
 	m.says("is not stopped")
 	if err := lock.Close(); err != nil {
@@ -205,58 +315,17 @@ func TestWithoutAnInitSystem(t *testing.T) {
 	}
 }
 
-// Who keeps the data is told how to delete them later, and the command deletes them.
-func TestUninstallSaysHowToDelete(t *testing.T) {
+// Where it is depends on where karve is called.
+func TestRelativeDataDirInTheFile(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.installs("v1")
-	m.installs("v2")
-	m.uninstalls(false)
-	before := m.place.DataDir + ".before-upgrade"
-	command := "rm -r " + m.place.Config + " " + m.place.DataDir + " " + before
-	m.says(command)
-	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
-		t.Errorf("%s: %v, %s", command, err, out)
+	m.write(m.place.Config, "data-dir: data\n")
+	if err := m.uninstall(true); err == nil || !strings.Contains(err.Error(), m.place.Config+": data-dir: data is relative") {
+		t.Errorf("got %v", err)
 	}
-	for _, path := range []string{m.place.Config, m.place.DataDir, before} {
-		if exists(path) {
-			t.Errorf("%s is still there", path)
-		}
-	}
-}
-
-func TestUninstallLeavesWhatIsNotKarves(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	m.installs("v1")
-	dropIn := m.place.Service.File + ".d/low-port.conf"
-	m.write(dropIn, "x")
-	m.uninstalls(false)
-	if !exists(dropIn) || !exists(m.place.Config) || !exists(m.place.DataDir) {
-		t.Error("the configuration, its drop-in or the data are gone")
-	}
-	m.says(m.place.Service.File + ".d")
-	m.installs("v2")
-	token := filepath.Join(filepath.Dir(m.place.Config), "cluster-token")
-	m.write(token, "secret")
-	m.uninstalls(true)
-	if exists(m.place.DataDir) || exists(m.place.DataDir+".before-upgrade") || exists(m.place.Config) {
-		t.Error("the data or the configuration are still there")
-	}
-	if !exists(token) {
-		t.Error("the secret is gone")
-	}
-	m.says(token)
-}
-
-func TestPurgeWithoutOthersFiles(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	m.installs("v1")
-	m.uninstalls(true)
-	if exists(filepath.Dir(m.place.Config)) {
-		t.Error("an empty directory is left")
-	}
+	m.fails("want an absolute path", "v2")
+	m.upright("v1", "v1")
 }
 
 // karve check reads files as the service, so they are the service's before it.

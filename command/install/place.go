@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/setup"
 )
 
@@ -53,11 +53,18 @@ func FindPlace(ctx context.Context) (Place, error) {
 		p.Service.User, p.Service.File = true, filepath.Join(config, "systemd/user/karve.service")
 	}
 	p.Uninstall = filepath.Join(p.BinDir, "karve-uninstall.sh")
-	switch p.Service.Init = setup.FindInit(ctx, p.User, setup.Run); {
+	var err error
+	switch p.Service.Init, err = setup.FindInit(ctx, p.User, setup.Run); {
 	case p.Service.Init == setup.OpenRC:
 		p.Service.File, p.Service.Log, p.Rotation = "/etc/init.d/karve", "/var/log/karve.log", "/etc/logrotate.d/karve"
 	case !p.User:
 		p.Service.File = "/etc/systemd/system/karve.service"
+	}
+	if err == nil && p.Service.Init == setup.None && exists(p.Service.File) {
+		err = fmt.Errorf("%s is installed, but no systemd runs here: run this where it does, or remove the file", p.Service.File)
+	}
+	if err != nil {
+		return p, fmt.Errorf("%w; nothing was changed", err)
 	}
 	return p, nil
 }
@@ -65,9 +72,9 @@ func FindPlace(ctx context.Context) (Place, error) {
 // Program is the installed program.
 func (p *Place) Program() string { return filepath.Join(p.BinDir, "karve") }
 
-// files are all that an installation replaces.
-func (p *Place) files() []string {
-	all := []string{p.Program(), p.Config, p.Uninstall}
+// files are all that an installation replaces; config is the configuration file itself, to which a link may lead.
+func (p *Place) files(config string) []string {
+	all := []string{p.Program(), config, p.Uninstall}
 	if p.Service.Init != setup.None {
 		all = append(all, p.Service.File)
 	}
@@ -75,6 +82,21 @@ func (p *Place) files() []string {
 		all = append(all, p.Rotation)
 	}
 	return all
+}
+
+// claim refuses what is not Karve's, or could not be written into a unit.
+func (p *Place) claim(files *setup.Files, config string) error {
+	for _, path := range []string{p.Program(), p.Config} {
+		if !plain.MatchString(path) {
+			return fmt.Errorf("%s: a service needs paths of letters, digits and ._@+-: HOME or XDG_CONFIG_HOME has others", path)
+		}
+	}
+	for _, path := range p.files(config) {
+		if err := files.Claim(path, path == config); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Installed reports whether there is an installation that can be upgraded. The program is missing if an upgrade
@@ -110,6 +132,14 @@ func NotPackaged(ctx context.Context) error {
 	return (&Place{Service: setup.Service{Run: setup.Run}}).notPackaged(ctx)
 }
 
+// lostFound is in a directory that is a file system of its own.
+const lostFound = "lost+found"
+
+func isEmpty(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return (err == nil || os.IsNotExist(err)) && !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() != lostFound })
+}
+
 // real is a path without symbolic links: the directory may be on another disk.
 func real(dir string) string {
 	if path, err := filepath.EvalSymlinks(dir); err == nil {
@@ -142,8 +172,14 @@ func (p *Place) inPath() bool {
 	return strings.Contains(string(filepath.ListSeparator)+os.Getenv("PATH")+string(filepath.ListSeparator), string(filepath.ListSeparator)+p.BinDir+string(filepath.ListSeparator))
 }
 
-// runs reports whether a server runs with these data.
-func runs(dataDir string) bool {
-	all, _ := servers.Running(dataDir)
-	return slices.ContainsFunc(all, func(s servers.Server) bool { return s.DataDir == dataDir || s.DataDir == real(dataDir) })
+// inUse returns an error that names the server that uses the data.
+func (c *config) inUse() error {
+	for _, dir := range c.directories() {
+		if pid, held, err := directory.Holder(dir); err != nil {
+			return err
+		} else if held {
+			return fmt.Errorf("%w: %s, by process %d: stop it first", directory.ErrLocked, dir, pid)
+		}
+	}
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/setup"
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server/membership"
 )
 
@@ -72,7 +70,7 @@ func lookUp() (o owner, there bool, err error) {
 	return owner{serviceUser, ownership.Owner{UID: uid, GID: gid}}, true, errors.Join(errUID, errGID)
 }
 
-// prepare makes directories that do not exist, and gives the service those that nobody has used, and its secrets:
+// prepare makes directories that do not exist, and gives the service those that are empty, and its secrets:
 // karve check then reads files as the service will. undo removes what it made.
 func (i *Installer) prepare(c *config, o owner) (undo func(), err error) {
 	var made []string
@@ -93,8 +91,6 @@ func (i *Installer) prepare(c *config, o owner) (undo func(), err error) {
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				return undo, err
 			}
-		} else if marker.Ours(dir) {
-			continue
 		}
 		if err := i.own(dir, o); err != nil {
 			return undo, err
@@ -120,24 +116,27 @@ func (i *Installer) prepare(c *config, o owner) (undo func(), err error) {
 	return undo, nil
 }
 
-// own makes the service the owner of a directory. It follows a link to the directory, but none in it: that may
-// be another user's, and this is root.
+// own makes the service the owner of an empty directory. One with files is the service's already, or is refused: whose they are, only
+// the administrator knows.
 func (i *Installer) own(dir string, o owner) error {
 	if i.User || i.Service.Init == setup.None {
 		return nil
 	}
-	r, err := os.OpenRoot(real(dir))
-	if err == nil {
-		defer r.Close()
-		err = fs.WalkDir(r.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			return r.Lchown(path, o.UID, o.GID)
-		})
-	}
+	r, err := os.OpenRoot(dir)
 	if err != nil {
-		return fmt.Errorf("the owner of %s could not be changed to %s: %w", dir, o.name, err)
+		return err
 	}
-	return nil
+	defer r.Close()
+	info, err := r.Stat(".")
+	if err != nil {
+		return err
+	}
+	has, known := ownership.Of(info)
+	if !known || has.UID == o.UID {
+		return nil
+	}
+	if !isEmpty(dir) {
+		return fmt.Errorf("%s belongs to %s, and the service runs as %s: give it the files by: find %s -xdev -user %d -exec chown -h %d:%d {} +", dir, has, o.name, real(dir), has.UID, o.UID, o.GID)
+	}
+	return r.Chown(".", o.UID, o.GID)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -64,6 +65,12 @@ var systemDirs = []string{"/usr/local/sbin", "/usr/sbin", "/sbin"}
 func Has(name string) bool {
 	_, err := lookPath(name)
 	return err == nil
+}
+
+// Runs reports whether a process runs that this user could end.
+func Runs(pid int) bool {
+	p, err := os.FindProcess(pid)
+	return err == nil && p.Signal(syscall.Signal(0)) == nil
 }
 
 func lookPath(name string) (string, error) {

@@ -19,21 +19,21 @@ const (
 	None    Init = ""
 )
 
-// FindInit finds what runs services here: for the machine, or for this user.
-func FindInit(ctx context.Context, user bool, run Runner) Init {
+// FindInit finds what runs services here: for the machine, or for this user. A systemd of the user's that cannot be reached is an error.
+func FindInit(ctx context.Context, user bool, run Runner) (Init, error) {
 	_, err := os.Stat("/run/systemd/system")
 	switch {
 	case err == nil && Has("systemctl"):
 		if user {
 			if _, err := run(ctx, "systemctl", "--user", "show-environment"); err != nil {
-				return None
+				return None, fmt.Errorf("%w: this session cannot reach your systemd: log in as this user (by ssh, or machinectl shell USER@), or set XDG_RUNTIME_DIR=/run/user/%d. Without a service: install.sh binary", err, os.Getuid())
 			}
 		}
-		return Systemd
+		return Systemd, nil
 	case !user && Has("openrc-run") && Has("rc-service"):
-		return OpenRC
+		return OpenRC, nil
 	}
-	return None
+	return None, nil
 }
 
 // Service is a service of the machine, or of a user's systemd.
@@ -147,7 +147,6 @@ func (s *Service) Remove(ctx context.Context) error {
 	if err := os.Remove(s.File); err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	Forget(s.File)
 	if s.Init == Systemd {
 		_, err := s.ctl(ctx, "daemon-reload")
 		return err

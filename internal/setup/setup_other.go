@@ -9,6 +9,8 @@ import (
 
 // No service is installed on these systems; the package only has to compile.
 
+const lockFlags = 0
+
 func lock(*os.File) error { return nil }
 
 func release(*os.File) {}

@@ -10,12 +10,21 @@ import (
 	"time"
 )
 
+func begin(t *testing.T, dir string) *Files {
+	t.Helper()
+	f, err := Begin(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 func TestFilesArePutBack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	old, made := filepath.Join(dir, "old"), filepath.Join(dir, "new", "made")
 	write(t, old, "1")
-	f := &Files{}
+	f := begin(t, dir)
 	if err := errors.Join(f.Replace(old, []byte("2"), 0o640, -1), f.Replace(made, []byte("2"), 0o755, -1)); err != nil {
 		t.Fatal(err)
 	}
@@ -24,37 +33,82 @@ func TestFilesArePutBack(t *testing.T) {
 	if info, err := os.Stat(made); err != nil || info.Mode() != 0o755 {
 		t.Errorf("got %v, %v", info.Mode(), err)
 	}
-	if !Interrupted(old) || Interrupted(made) {
+	if !f.Interrupted(old) || f.Interrupted(made) || !f.Made(made) {
 		t.Error("the copies are not those of the replaced files")
 	}
 	if err := f.PutBack(); err != nil {
 		t.Fatal(err)
 	}
+	f.End()
 	want(t, old, "1")
 	want(t, made, "")
 	left, _ := filepath.Glob(filepath.Join(dir, "*", ".karve*"))
-	if Interrupted(old) || len(left) > 0 {
-		t.Errorf("left over: %q", left)
+	locks, _ := filepath.Glob(filepath.Join(dir, ".karve*"))
+	if exists(old+PreviousSuffix) || len(left)+len(locks) > 0 {
+		t.Errorf("left over: %q %q", left, locks)
 	}
 }
 
-// A power cut between the replacement and the end of the wait keeps the way back.
+// A power cut between the replacement and the end of the wait keeps the way back. It may leave a part of a line.
 func TestAnotherProcessPutsBackWhatWasBeforeThePowerCut(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "karve")
+	dir := t.TempDir()
+	path, made := filepath.Join(dir, "karve"), filepath.Join(dir, "made")
 	write(t, path, "good")
 	for _, content := range []string{"killed", "bad"} {
-		f := &Files{}
-		if err := f.Replace(path, []byte(content), 0o755, -1); err != nil {
+		f := begin(t, dir)
+		if err := errors.Join(f.Claim(path, true), f.Claim(made, true), f.Replace(path, []byte(content), 0o755, -1), f.Replace(made, nil, 0o755, -1)); err != nil {
 			t.Fatal(err)
 		}
 		if content == "bad" {
 			if err := f.PutBack(); err != nil {
 				t.Fatal(err)
 			}
+		} else if _, err := f.lock.WriteString("+" + dir); err != nil {
+			t.Fatal(err)
 		}
+		f.End()
 	}
 	want(t, path, "good")
+	want(t, made, "")
+}
+
+// What Karve has not made is neither replaced nor taken for its copy.
+func TestClaim(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := begin(t, dir)
+	defer f.End()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"unit": "# Written by karve install.\n", "old": "[Unit]\nDescription=Karve, the Kubernetes control plane in one process\n", "script": "#!/bin/sh\nexec karve\n", "copied": "Written by karve", "copied.previous": ""} {
+		write(t, filepath.Join(dir, name), content)
+	}
+	program, err := os.ReadFile(self)
+	if err = errors.Join(err, os.Symlink(self, filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "program"), string(program))
+	for name, says := range map[string]string{"none": "", "unit": "", "old": "", "program": "", "script": "is not replaced", "link": "is not replaced", "copied": "copied.previous is in the way"} {
+		if err := f.Claim(filepath.Join(dir, name), false); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: got %v, want %q", name, err, says)
+		}
+	}
+	if err := f.Claim(filepath.Join(dir, "script"), true); err != nil {
+		t.Errorf("a file that users may write: %v", err)
+	}
+}
+
+func TestMounted(t *testing.T) {
+	t.Parallel()
+	const table = "1 2 0:3 / /d/backups/a\\040b rw - tmpfs\n4 2 0:3 / /d/manifests rw\n"
+	for path, want := range map[string]bool{"/d": true, "/d/backups": true, "/d/backups/a b": true, "/d/manifests": true, "/d/manifests-2": false, "/d/certs": false, "/d/backups/a": false} {
+		if got := Mounted(table, path); got != want {
+			t.Errorf("%s: got %v", path, got)
+		}
+	}
 }
 
 // By `su`, root has the PATH of a user, in which the programs of the system are missing.
@@ -85,6 +139,9 @@ func TestLockNamesTheOther(t *testing.T) {
 	}
 	if _, err := Lock(dir); err == nil || !strings.Contains(err.Error(), "another command of Karve") {
 		t.Errorf("got %v", err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, lockName)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("another user can take the lock: %v, %v", info, err)
 	}
 	unlock()
 	if unlock, err = Lock(dir); err != nil {

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const lockFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK
+
 func lock(f *os.File) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {

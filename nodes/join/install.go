@@ -50,14 +50,23 @@ func Install(ctx context.Context, m *Machine, program string, o Options) error {
 	if err := m.supported(); err != nil {
 		return err
 	}
-	unlock, err := setup.Lock(m.path(filepath.Dir(ProgramFile)))
+	files, err := setup.Begin(m.path(filepath.Dir(ProgramFile)))
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer files.End()
 	r, err := m.readRecord()
 	if err != nil {
 		return err
+	}
+	if r == nil {
+		err = files.Claim(m.path(UninstallFile), false)
+	}
+	if err == nil && !HasServer(m) {
+		err = files.Claim(m.path(ProgramFile), false)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	m.Program = ProgramFile
 	if r != nil {
@@ -82,7 +91,7 @@ func Install(ctx context.Context, m *Machine, program string, o Options) error {
 			return err
 		}
 	}
-	undo, err := m.placeProgram(ctx, program)
+	undo, err := m.placeProgram(ctx, files, program)
 	if err != nil {
 		return fmt.Errorf("%s could not be written: %w", ProgramFile, err)
 	}
@@ -101,7 +110,9 @@ func Install(ctx context.Context, m *Machine, program string, o Options) error {
 	if err := m.writeUninstaller(); err != nil {
 		return err
 	}
-	setup.Forget(m.path(ProgramFile))
+	if !HasServer(m) { // otherwise they are the server's
+		files.Forget()
+	}
 	return nil
 }
 
@@ -111,7 +122,7 @@ func (m *Machine) writeUninstaller() error {
 }
 
 // placeProgram makes a file the installed program, if no server has one, and returns what undoes that.
-func (m *Machine) placeProgram(ctx context.Context, program string) (undo func() error, err error) {
+func (m *Machine) placeProgram(ctx context.Context, files *setup.Files, program string) (undo func() error, err error) {
 	target := m.path(ProgramFile)
 	if HasServer(m) || atomicfile.Same(program, target) {
 		return func() error { return nil }, nil
@@ -125,7 +136,7 @@ func (m *Machine) placeProgram(ctx context.Context, program string) (undo func()
 	if err != nil {
 		return nil, err
 	}
-	files, link := &setup.Files{}, ""
+	link := ""
 	if err := files.ReplaceBy(target, staged); err != nil {
 		return nil, errors.Join(err, os.Remove(staged))
 	}
@@ -148,12 +159,18 @@ func Uninstall(ctx context.Context, m *Machine, say func(string, ...any)) error 
 	if err := m.supported(); err != nil {
 		return err
 	}
-	unlock, err := setup.Lock(m.path(filepath.Dir(ProgramFile)))
+	files, err := setup.Begin(m.path(filepath.Dir(ProgramFile)))
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	return m.uninstall(ctx, say)
+	defer files.End()
+	if err := m.uninstall(ctx, say); err != nil {
+		return err
+	}
+	if !HasServer(m) {
+		files.Forget()
+	}
+	return nil
 }
 
 func (m *Machine) uninstall(ctx context.Context, say func(string, ...any)) error {
@@ -174,8 +191,9 @@ func (m *Machine) uninstall(ctx context.Context, say func(string, ...any)) error
 		if to, err := os.Readlink(m.path(kubectlFile)); err == nil && to == "karve" {
 			wrong = append(wrong, os.Remove(m.path(kubectlFile)))
 		}
-		wrong = append(wrong, removeIfThere(m.path(ProgramFile)))
-		setup.Forget(m.path(ProgramFile))
+		if setup.Ours(m.path(ProgramFile)) {
+			wrong = append(wrong, os.Remove(m.path(ProgramFile)))
+		}
 	}
 	return errors.Join(append(wrong, removeIfThere(m.path(UninstallFile)))...)
 }

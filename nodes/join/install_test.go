@@ -11,14 +11,19 @@ import (
 )
 
 // newProgram is a karve that is to be installed.
-func newProgram(t *testing.T, text string) string {
+func newProgram(t *testing.T, version string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "karve")
-	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+	if err := os.WriteFile(file, []byte(version+byKarve), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return file
 }
+
+const byKarve = " (Written by karve)"
+
+// version is that of the installed program.
+func (m *testMachine) version() string { return strings.TrimSuffix(m.read(ProgramFile), byKarve) }
 
 func quiet(string, ...any) {}
 
@@ -32,8 +37,8 @@ func TestInstallAndUninstall(t *testing.T) {
 	if err := Install(t.Context(), m.Machine, newProgram(t, "v1"), o); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(m.path(ProgramFile)); err != nil || info.Mode().Perm() != 0o755 || m.read(ProgramFile) != "v1" {
-		t.Errorf("the program is %v, %v, %q", info, err, m.read(ProgramFile))
+	if info, err := os.Stat(m.path(ProgramFile)); err != nil || info.Mode().Perm() != 0o755 || m.version() != "v1" {
+		t.Errorf("the program is %v, %v, %q", info, err, m.version())
 	}
 	if to, err := os.Readlink(m.path(kubectlFile)); err != nil || to != "karve" {
 		t.Errorf("kubectl is %s, %v", to, err)
@@ -51,13 +56,13 @@ func TestInstallAndUninstall(t *testing.T) {
 	if err := Install(t.Context(), m.Machine, newProgram(t, "v2"), Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.read(ProgramFile); got != "v2" || m.exists(ProgramFile+setup.PreviousSuffix) {
+	if got := m.version(); got != "v2" || m.exists(ProgramFile+setup.PreviousSuffix) {
 		t.Errorf("the program is %s, or the one before is left", got)
 	}
 	// An upgrade that fails changes no program.
 	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v3"), Options{Kubelet: "/nowhere", Server: s.url + "0"}), "already the node")
 	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v3"), Options{OwnServer: true}), "a node of another server", UninstallFile)
-	if got := m.read(ProgramFile); got != "v2" {
+	if got := m.version(); got != "v2" {
 		t.Errorf("the program is %s", got)
 	}
 	if text := m.read(UninstallFile); !strings.HasPrefix(text, "#!/bin/sh\n") || !strings.HasSuffix(text, "exec /usr/local/bin/karve node uninstall") {
@@ -78,7 +83,7 @@ func TestInstallAndUninstall(t *testing.T) {
 func TestInstallThatFails(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, "127.0.0.1")
-	for name, there := range map[string]string{"on a bare machine": "", "where another program is": "v0"} {
+	for name, there := range map[string]string{"on a bare machine": "", "where there is a karve": "v0" + byKarve} {
 		m := newMachine(t)
 		if there != "" {
 			m.write(t, ProgramFile, there)
@@ -92,8 +97,11 @@ func TestInstallThatFails(t *testing.T) {
 			t.Errorf("%s: kubectl is left over", name)
 		}
 	}
-	// What a join cannot take back is named, and removed later.
 	m := newMachine(t)
+	m.write(t, ProgramFile, "of somebody else")
+	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v1"), optionsFor(s)), ProgramFile+" is another file", "nothing was changed")
+	// What a join cannot take back is named, and removed later.
+	m = newMachine(t)
 	before := m.tree(t)
 	o := optionsFor(s)
 	o.Kubelet = withKubelet(t, m, s)
@@ -102,7 +110,7 @@ func TestInstallThatFails(t *testing.T) {
 	m.answers["systemctl disable"] = func([]string) (string, error) { return "", errStandIn }
 	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v1"), o), "remove it with "+UninstallFile)
 	delete(m.answers, "systemctl disable")
-	if m.read(ProgramFile) != "v1" {
+	if m.version() != "v1" {
 		t.Error("there is no program to remove the rest")
 	}
 	if err := Uninstall(t.Context(), m.Machine, quiet); err != nil {
@@ -116,10 +124,16 @@ func TestInstallAfterAPowerCut(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, "127.0.0.1")
 	m := newMachine(t)
-	m.write(t, ProgramFile, "v0")
+	m.write(t, ProgramFile, "v0"+byKarve)
 	before := m.tree(t)
-	m.write(t, ProgramFile, "v1")
-	m.write(t, ProgramFile+setup.PreviousSuffix, "v0")
+	files, err := setup.Begin(m.path(filepath.Dir(ProgramFile)))
+	if err == nil {
+		err = files.Replace(m.path(ProgramFile), []byte("v1"), 0o755, -1)
+		files.End()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	o := optionsFor(s)
 	o.Kubelet = "/nowhere/kubelet"
 	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v2"), o), "/nowhere/kubelet")
@@ -138,7 +152,7 @@ func TestInstallBesideAServer(t *testing.T) {
 	if err := Install(t.Context(), m.Machine, newProgram(t, "v1"), o); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.read(ProgramFile); got != "the server's" {
+	if got := m.version(); got != "the server's" {
 		t.Errorf("the server's program is %s", got)
 	}
 	if joined, own, err := Joined(m.Machine); !joined || !own || err != nil {

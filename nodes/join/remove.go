@@ -14,6 +14,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/karve-k8s/karve/internal/setup"
 )
 
 // Remove undoes Join. It ends the Pods of this machine, and leaves all other containers alone.
@@ -227,7 +229,7 @@ func (m *Machine) unmount(ctx context.Context, dir string) error {
 		dir = filepath.Join("/", strings.TrimPrefix(real, m.path("/")))
 	}
 	for range 3 {
-		mounts := m.mountsBelow(dir)
+		mounts := setup.MountsBelow(m.read(setup.MountTable), dir)
 		if len(mounts) == 0 {
 			return nil
 		}
@@ -238,21 +240,6 @@ func (m *Machine) unmount(ctx context.Context, dir string) error {
 		}
 	}
 	return fmt.Errorf("something is still mounted in %s: unmount it, and try again", dir)
-}
-
-func (m *Machine) mountsBelow(dir string) []string {
-	var all []string
-	for line := range strings.SplitSeq(m.read("/proc/self/mountinfo"), "\n") {
-		fields := strings.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace(fields[4])
-		if strings.HasPrefix(point, dir+"/") { // the directory itself may be a file system of its own
-			all = append(all, point)
-		}
-	}
-	return all
 }
 
 // sayPackages says how to remove the packages that the join installed. They stay, because only the administrator knows
