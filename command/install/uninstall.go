@@ -67,7 +67,7 @@ func (r *Remover) Run(ctx context.Context) error {
 	}
 	if service {
 		if err := r.Service.Stop(ctx); err != nil {
-			return err
+			return fmt.Errorf("%w; nothing was removed", err)
 		}
 	}
 	if err := c.inUse(); err != nil && r.Purge {

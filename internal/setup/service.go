@@ -130,18 +130,14 @@ func (s *Service) Enable(ctx context.Context) (err error) {
 	return err
 }
 
-// Remove ends a service, and removes its file. Drop-ins of systemd stay.
+// Remove removes the file of a service that has been stopped. Drop-ins of systemd stay.
 func (s *Service) Remove(ctx context.Context) error {
-	if s.Init == None {
+	switch s.Init { // it may be removed already
+	case None:
 		return nil
-	}
-	if s.Init == Systemd {
-		_, _ = s.ctl(ctx, "disable", "--quiet", s.Name) // it may be removed already
-	}
-	if err := s.Stop(ctx); err != nil {
-		return err
-	}
-	if s.Init == OpenRC {
+	case Systemd:
+		_, _ = s.ctl(ctx, "disable", "--quiet", s.Name)
+	case OpenRC:
 		_, _ = s.Run(ctx, "rc-update", "-q", "del", s.Name, "default")
 	}
 	if err := os.Remove(s.File); err != nil && !os.IsNotExist(err) {
