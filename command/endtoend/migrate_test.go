@@ -33,7 +33,7 @@ func TestMigrateBadInput(t *testing.T) {
 		want string
 	}{
 		{nil, "", "--to is missing…KARVE_MIGRATE_TO"},
-		{[]string{"--to", "nonsense"}, "", "--to nonsense: want sqlite://"},
+		{[]string{"--to", "nonsense"}, "", "--to: not a URL of a datastore: want sqlite://"},
 		{[]string{"--to", "memory://"}, "", "--to: a datastore in memory"},
 		{[]string{"--to", "postgres://karve:secret@127.0.0.1:1/x"}, "", "--to: other users can see a password…KARVE_MIGRATE_TO…~/.pgpass"},
 		{[]string{"--to", "postgres://127.0.0.1:1/x?password=secret"}, "", "--to: other users can see a password"},
