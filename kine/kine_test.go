@@ -158,18 +158,6 @@ func TestCloseEndsAnOpenWatchAndLeavesNothing(t *testing.T) {
 	eventually.Goroutines(t, before+2)
 }
 
-func TestASocketOfACrashIsReplaced(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "kine.sock"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, client, stop := serve(t, dir)
-	defer stop()
-	if _, err := client.Get(t.Context(), "/"); err != nil {
-		t.Errorf("get: %v", err)
-	}
-}
-
 // The other listeners serve the same contents as the socket. The member list has the address of the
 // listener that the client uses.
 func TestListeners(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/karve-k8s/karve/control"
@@ -31,6 +32,9 @@ type Listener struct {
 	err     error
 }
 
+// tempPrefix begins the name of a temporary directory with a socket.
+const tempPrefix = "karve-"
+
 // Listen listens on dir/name, however long that path is ([control.SocketPath]). On systems other than
 // Linux, a socket whose path is too long is in a private temporary directory, and dir/name is a
 // link to it. The caller holds the lock of dir, so an existing socket was left by a crash.
@@ -39,13 +43,7 @@ func Listen(dir, name string) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find socket path: %w", err)
 	}
-	// A socket left by a crash would refuse the bind. If it is a link, its target is
-	// removed too, but only if that is empty.
-	if linked, err := os.Readlink(path); err == nil && filepath.Base(linked) == filepath.Base(path) {
-		os.Remove(linked)
-		os.Remove(filepath.Dir(linked))
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := removeOld(path); err != nil {
 		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
 	l := &Listener{path: path, release: func() {}}
@@ -56,7 +54,7 @@ func Listen(dir, name string) (*Listener, error) {
 			return nil, fmt.Errorf("listen on %s: %w", path, err)
 		}
 	case len(path) > control.LongestSocketPath:
-		if l.tempDir, err = os.MkdirTemp("", "karve-"); err != nil {
+		if l.tempDir, err = os.MkdirTemp("", tempPrefix); err != nil {
 			return nil, fmt.Errorf("make socket directory: %w", err)
 		}
 		l.link, l.path = path, filepath.Join(l.tempDir, name)
@@ -98,6 +96,26 @@ func (l *Listener) Close() error {
 		l.remove()
 	})
 	return l.err
+}
+
+// removeOld removes the socket of a server that has crashed, which would refuse the bind, also behind a link of Listen's.
+func removeOld(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() == os.ModeSymlink:
+		linked, err := os.Readlink(path)
+		if dir := filepath.Dir(linked); err == nil && filepath.Base(linked) == filepath.Base(path) && strings.HasPrefix(filepath.Base(dir), tempPrefix) {
+			os.Remove(linked)
+			os.Remove(dir) // if it is empty
+		}
+	case info.Mode().Type() != os.ModeSocket:
+		return fmt.Errorf("%s is no socket: move it away", path)
+	}
+	return os.Remove(path)
 }
 
 // remove removes the socket, unless another server's has its name: its directory may have taken the place of this one.

@@ -33,7 +33,20 @@ func TestListen(t *testing.T) {
 				t.Setenv("TMPDIR", dir)
 			}
 			path := filepath.Join(dir, "name.sock")
-			if err := os.WriteFile(path, nil, 0o600); err != nil { // left by a crash
+			if err := os.WriteFile(path, nil, 0o600); err != nil { // somebody else's
+				t.Fatal(err)
+			}
+			if l, err := Listen(dir, "name.sock"); err == nil {
+				l.Close()
+				t.Errorf("a file at %s was replaced", path)
+			}
+			left, err := net.Listen("unix", filepath.Join(temp, "left"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			left.(*net.UnixListener).SetUnlinkOnClose(false)
+			left.Close()
+			if err := os.Rename(filepath.Join(temp, "left"), path); err != nil { // by a crash
 				t.Fatal(err)
 			}
 			l, err := Listen(dir, "name.sock")
