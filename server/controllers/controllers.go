@@ -374,13 +374,6 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 			return replacements.NewNamespaceController(ctx, shared.ClientBuilder, shared.InformerFactory.Core().V1().Namespaces().Informer(), writes, int(o.ConcurrentNamespaceSyncs), o.NamespaceSyncPeriod.Duration)
 		}
 	}
-	if switches.On(deviations.ReplicaSets) {
-		upstream := descriptors[names.ReplicaSetController]
-		own[names.ReplicaSetController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
-			shared.InformerFactory = replacements.PaceReplicaSets(shared.InformerFactory)
-			return upstream.BuildController(ctx, shared)
-		}
-	}
 	for name := range own {
 		if shared.IsControllerEnabled(descriptors[name]) {
 			delete(descriptors, name)

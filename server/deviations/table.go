@@ -139,14 +139,6 @@ var (
 		Command:  "scripts/bench footprint -upstream queues -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestNamesAreUpstreams", "TestMetricsAreUpstreams"},
 	}
-	ReplicaSets = &Deviation{
-		Name: "replicasets", Where: "server/controllers/replacements/replicasets.go",
-		Replaces: []string{"k8s.io/kubernetes/pkg/controller/replicaset.(*ReplicaSetController).updatePod, for how often it is called"},
-		Instead:  "A ReplicaSet is reconciled once for the updates of its Pods within half a millisecond for each replica, and not for each update.",
-		Gain:     "Each of 3,000 Pods of three Deployments costs 14.4 ms of CPU until it is available, instead of 18.2.",
-		Command:  "scripts/bench simulate -upstream replicasets -nodes 300 -replicas 1000 -settle 1s -window 2s -rounds 2",
-		Tests:    []string{"TestReplicaSetsArePaced"},
-	}
 	Routes = &Deviation{
 		Name:     "routes",
 		Replaces: []string{"github.com/emicklei/go-restful/v3.CurlyRouter"},
@@ -199,6 +191,6 @@ var (
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, EarlyInformers, ExternalNames, Garbage, GenericConfig,
-	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, ReplicaSets, Routes, SharedInformers, SingleServer, StorageClient,
+	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient,
 	Streams, Uncached,
 }
