@@ -251,7 +251,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	anonymous.ContentType = config.Kubeconfig.ContentType
 	perController := replacements.FencedBuilder{ControllerClientBuilder: clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
 		Fence: func(client *rest.Config) *rest.Config { return begin.Repeat(ctx, term.Fence(client)) }}
-	shared, err := app.CreateControllerContext(ctx, config, root, perController)
+	shared, garbage, err := replacements.CreateContext(ctx, config, root, perController, c.options.Deviations.On(deviations.Garbage))
 	if err != nil {
 		return ended(ctx, fmt.Errorf("prepare controllers: %w", err))
 	}
@@ -268,7 +268,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	now.shared = shared.InformerFactory
 	close(now.configured)
 
-	all, checks, err := build(ctx, shared, root, connection.Writes, c.options.Deviations)
+	all, checks, err := build(ctx, shared, root, garbage, connection.Writes, c.options.Deviations)
 	if ctx.Err() != nil {
 		return ctx.Err() // constructors that list objects fail when the server stops
 	}
@@ -343,7 +343,7 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 
 // build makes all controllers that are enabled, and a health check for each but the token
 // controller, as upstream does.
-func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, writes *replacements.Writes, switches deviations.Switches) ([]app.Controller, []health.Checker, error) {
+func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, garbage *replacements.Garbage, writes *replacements.Writes, switches deviations.Switches) ([]app.Controller, []health.Checker, error) {
 	// Upstream does not export the constructor of the token controller, which it builds
 	// before all others.
 	tokens, err := newTokenController(ctx, shared, root)
@@ -359,13 +359,9 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 		names.CertificateSigningRequestSigningController: newSigners,
 		names.PersistentVolumeAttachDetachController:     newAttachDetach,
 	}
-	if switches.On(deviations.Garbage) {
+	if garbage != nil {
 		own[names.GarbageCollectorController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
-			o := shared.ComponentConfig.GarbageCollectorController
-			if !o.EnableGarbageCollector {
-				return nil, nil
-			}
-			return replacements.NewGarbageCollector(ctx, shared.ClientBuilder, shared.GraphBuilder, shared.ObjectOrMetadataInformerFactory, shared.RESTMapper, int(o.ConcurrentGCSyncs))
+			return garbage.Collector(ctx, shared)
 		}
 	}
 	if writes != nil && switches.On(deviations.Namespaces) {

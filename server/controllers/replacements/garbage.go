@@ -9,14 +9,16 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/controller-manager/pkg/clientbuilder"
 	"k8s.io/controller-manager/pkg/informerfactory"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	controllerconfig "k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 )
@@ -47,19 +49,56 @@ type garbageController struct {
 	workers int
 }
 
-// NewGarbageCollector returns a garbage collector with the graph and the informers of objects that
-// upstream has made.
-func NewGarbageCollector(ctx context.Context, clients clientbuilder.ControllerClientBuilder, graph *garbagecollector.GraphBuilder, informers informerfactory.InformerFactory, mapper meta.ResettableRESTMapper, workers int) (Controller, error) {
+// Garbage is the graph of upstream's garbage collector, with the informers that it was made with.
+type Garbage struct {
+	graph     *garbagecollector.GraphBuilder
+	informers *leaving
+}
+
+// CreateContext is upstream's CreateControllerContext (cmd/kube-controller-manager/app). With own, it makes the graph
+// of the garbage collector itself, if there is one.
+func CreateContext(ctx context.Context, config *controllerconfig.CompletedConfig, root, clients clientbuilder.ControllerClientBuilder, own bool) (app.ControllerContext, *Garbage, error) {
+	collects := &config.ComponentConfig.GarbageCollectorController.EnableGarbageCollector
+	own = own && *collects
+	*collects = *collects && !own
+	shared, err := app.CreateControllerContext(ctx, config, root, clients)
+	if !own || err != nil {
+		return shared, nil, err
+	}
+	*collects, shared.ComponentConfig.GarbageCollectorController.EnableGarbageCollector = true, true
+	if !shared.IsControllerEnabled(app.NewControllerDescriptors()[names.GarbageCollectorController]) {
+		return shared, nil, nil
+	}
+	client, err := root.Config("metadata-informers")
+	if err != nil {
+		return shared, nil, err
+	}
+	objects, err := metadata.NewForConfig(client)
+	if err != nil {
+		return shared, nil, fmt.Errorf("create client for garbage collector: %w", err)
+	}
+	ignored := map[schema.GroupResource]struct{}{}
+	for _, r := range shared.ComponentConfig.GarbageCollectorController.GCIgnoredResources {
+		ignored[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = struct{}{}
+	}
+	g := &Garbage{informers: &leaving{InformerFactory: shared.ObjectOrMetadataInformerFactory, handlers: map[schema.GroupVersionResource]*kindHandler{}}}
+	g.graph = garbagecollector.NewDependencyGraphBuilder(ctx, objects, shared.RESTMapper, ignored, g.informers, shared.InformersStarted)
+	shared.GraphBuilder = g.graph
+	return shared, g, nil
+}
+
+// Collector returns the garbage collector of the graph.
+func (g *Garbage) Collector(ctx context.Context, shared app.ControllerContext) (Controller, error) {
 	const identity = "generic-garbage-collector"
-	client, err := clients.Client(identity)
+	client, err := shared.ClientBuilder.Client(identity)
 	if err != nil {
 		return nil, fmt.Errorf("create client for garbage collector: %w", err)
 	}
-	served, err := clients.DiscoveryClient(identity)
+	served, err := shared.ClientBuilder.DiscoveryClient(identity)
 	if err != nil {
 		return nil, fmt.Errorf("create discovery client for garbage collector: %w", err)
 	}
-	config, err := clients.Config(identity)
+	config, err := shared.ClientBuilder.Config(identity)
 	if err != nil {
 		return nil, err
 	}
@@ -67,13 +106,13 @@ func NewGarbageCollector(ctx context.Context, clients clientbuilder.ControllerCl
 	if err != nil {
 		return nil, fmt.Errorf("create client for garbage collector: %w", err)
 	}
-	collector, err := garbagecollector.NewComposedGarbageCollector(ctx, client, objects, mapper, graph)
+	collector, err := garbagecollector.NewComposedGarbageCollector(ctx, client, objects, shared.RESTMapper, g.graph)
 	if err != nil {
 		return nil, fmt.Errorf("create garbage collector: %w", err)
 	}
-	kinds := &kinds{ServerResourcesInterface: served, changed: make(chan struct{}, 1)}
+	kinds := &kinds{ServerResourcesInterface: served, informers: g.informers, changed: make(chan struct{}, 1)}
 	// The collector watches the metadata of all objects, so it has this informer already.
-	definitions, err := informers.ForResource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	definitions, err := shared.ObjectOrMetadataInformerFactory.ForResource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	if err != nil {
 		return nil, fmt.Errorf("watch definitions for garbage collector: %w", err)
 	}
@@ -89,7 +128,7 @@ func NewGarbageCollector(ctx context.Context, clients clientbuilder.ControllerCl
 	if err != nil {
 		return nil, fmt.Errorf("watch definitions for garbage collector: %w", err)
 	}
-	return garbageController{collector, kinds, workers}, nil
+	return garbageController{collector, kinds, int(shared.ComponentConfig.GarbageCollectorController.ConcurrentGCSyncs)}, nil
 }
 
 // RememberNoAbsentOwners makes the garbage collector ask the API server for each owner that it
@@ -119,11 +158,12 @@ func (c garbageController) Run(ctx context.Context) {
 // earlier if a definition has changed and discovery with it.
 type kinds struct {
 	discovery.ServerResourcesInterface
-	ctx     context.Context // ends the wait before an answer
-	asked   bool
-	known   map[schema.GroupVersionResource]struct{}
-	last    atomic.Pointer[time.Time] // when a definition changed
-	changed chan struct{}             // wakes wait
+	informers *leaving
+	ctx       context.Context // ends the wait before an answer
+	asked     bool
+	known     map[schema.GroupVersionResource]struct{}
+	last      atomic.Pointer[time.Time] // when a definition changed
+	changed   chan struct{}             // wakes wait
 }
 
 func (k *kinds) change() {
@@ -141,7 +181,11 @@ func (k *kinds) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 		k.wait()
 	}
 	k.asked = true
-	return k.ServerResourcesInterface.ServerPreferredResources()
+	lists, err := k.ServerResourcesInterface.ServerPreferredResources()
+	if served, wrong := discovery.GroupVersionResources(lists); err == nil && wrong == nil {
+		k.informers.forget(served)
+	}
+	return lists, err
 }
 
 func (k *kinds) wait() {
@@ -170,10 +214,81 @@ func (k *kinds) wait() {
 
 // poll reports whether discovery has changed since the last poll.
 func (k *kinds) poll() bool {
-	current, _ := garbagecollector.GetDeletableResources(k.ctx, discovery.ToServerResourcesInterfaceWithContext(k.ServerResourcesInterface))
+	current, err := garbagecollector.GetDeletableResources(k.ctx, discovery.ToServerResourcesInterfaceWithContext(k.ServerResourcesInterface))
+	if err == nil { // otherwise upstream goes on with kinds that are missing
+		k.informers.forget(current)
+	}
 	if len(current) == 0 || reflect.DeepEqual(current, k.known) {
 		return false
 	}
 	k.known = current
 	return true
+}
+
+// leaving makes the informers of the graph. Upstream's graph adds a handler to the informer of each kind that it meets,
+// and leaves it there when the kind goes: two goroutines, and for a kind that comes back one more event for each.
+type leaving struct {
+	informerfactory.InformerFactory
+
+	mu       sync.Mutex
+	handlers map[schema.GroupVersionResource]*kindHandler
+}
+
+type kindHandler struct {
+	remove func()
+	gone   time.Time // since when discovery does not have the kind
+}
+
+// ForResource implements [informerfactory.InformerFactory].
+func (l *leaving) ForResource(kind schema.GroupVersionResource) (informers.GenericInformer, error) {
+	generic, err := l.InformerFactory.ForResource(kind)
+	return leavingGeneric{generic, l, kind}, err
+}
+
+// forget removes the handlers of kinds that have been gone long enough for their last events to be through.
+func (l *leaving) forget(served map[schema.GroupVersionResource]struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for kind, h := range l.handlers {
+		switch _, there := served[kind]; {
+		case there:
+			h.gone = time.Time{}
+		case h.gone.IsZero():
+			h.gone = time.Now()
+		case time.Since(h.gone) >= kindsPause:
+			h.remove()
+			delete(l.handlers, kind)
+		}
+	}
+}
+
+type leavingGeneric struct {
+	informers.GenericInformer
+	all  *leaving
+	kind schema.GroupVersionResource
+}
+
+func (g leavingGeneric) Informer() cache.SharedIndexInformer {
+	return leavingInformer{g.GenericInformer.Informer(), g}
+}
+
+type leavingInformer struct {
+	cache.SharedIndexInformer
+	of leavingGeneric
+}
+
+// AddEventHandlerWithResyncPeriod is what the graph calls for a kind that it has no handler for, or none any more.
+func (i leavingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, every time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	added, err := i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(h, every)
+	if err != nil {
+		return nil, err
+	}
+	all := i.of.all
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if before := all.handlers[i.of.kind]; before != nil {
+		before.remove()
+	}
+	all.handlers[i.of.kind] = &kindHandler{remove: func() { _ = i.RemoveEventHandler(added) }}
+	return added, nil
 }

@@ -9,7 +9,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	"k8s.io/utils/lru"
 )
@@ -39,9 +43,9 @@ func (s *served) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 // After a reset, the garbage collector does not treat an owner as absent because it was absent
 // before.
 func TestGarbageCollectorForgetsAbsentOwners(t *testing.T) {
-	cache := lru.New(rememberNothing)
-	cache.Add("owner", nil)
-	if _, found := cache.Get("owner"); found || cache.Len() > 0 {
+	none := lru.New(rememberNothing)
+	none.Add("owner", nil)
+	if _, found := none.Get("owner"); found || none.Len() > 0 {
 		t.Error("a cache of size rememberNothing has an entry")
 	}
 	graph := garbagecollector.NewDependencyGraphBuilder(t.Context(), nil, nil, nil, nil, nil)
@@ -86,7 +90,7 @@ func TestChangedDefinitionMakesTheGarbageCollectorDiscoverKinds(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 62500*time.Millisecond)
 				defer cancel()
 				there := &served{began: time.Now(), from: time.Now().Add(test.from)}
-				k := &kinds{ServerResourcesInterface: there, ctx: ctx, changed: make(chan struct{}, 1)}
+				k := &kinds{ServerResourcesInterface: there, informers: &leaving{}, ctx: ctx, changed: make(chan struct{}, 1)}
 				go func() {
 					time.Sleep(after)
 					test.changes(k)
@@ -112,4 +116,55 @@ func TestChangedDefinitionMakesTheGarbageCollectorDiscoverKinds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// handlers is a factory of one informer, which counts its handlers.
+type handlers struct {
+	informerfactory.InformerFactory
+	informers.GenericInformer
+	cache.SharedIndexInformer
+	now int
+}
+
+func (h *handlers) ForResource(schema.GroupVersionResource) (informers.GenericInformer, error) {
+	return h, nil
+}
+func (h *handlers) Informer() cache.SharedIndexInformer { return h }
+func (h *handlers) AddEventHandlerWithResyncPeriod(cache.ResourceEventHandler, time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	h.now++
+	return nil, nil
+}
+func (h *handlers) RemoveEventHandler(cache.ResourceEventHandlerRegistration) error {
+	h.now--
+	return nil
+}
+
+// The graph of the garbage collector has one handler for a kind however often it comes, and none a while after it went.
+func TestHandlersOfGoneKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		count := &handlers{}
+		l := &leaving{InformerFactory: count, handlers: map[schema.GroupVersionResource]*kindHandler{}}
+		kind := schema.GroupVersionResource{Group: "shop.example", Version: "v1", Resource: "boats"}
+		with, without := map[schema.GroupVersionResource]struct{}{kind: {}}, map[schema.GroupVersionResource]struct{}{}
+		for i, step := range []struct {
+			comes  bool
+			served map[schema.GroupVersionResource]struct{}
+			want   int
+		}{{true, with, 1}, {false, without, 1}, {false, with, 1}, {false, without, 1}, {true, with, 1}, {false, without, 1}, {false, without, 0}, {true, with, 1}} {
+			if step.comes {
+				generic, err := l.ForResource(kind)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := generic.Informer().AddEventHandlerWithResyncPeriod(nil, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.forget(step.served)
+			if count.now != step.want {
+				t.Errorf("step %d: got %d handlers, want %d", i, count.now, step.want)
+			}
+			time.Sleep(kindsPause)
+		}
+	})
 }
