@@ -14,7 +14,7 @@ check_ssh() {
 # test is tested again, and then what SSH adds.
 ssh_only() {
 	local node
-	CGO_ENABLED=0 go build -trimpath -o "$build/bin/standin" ./scripts/testdata/konnectivity
+	CGO_ENABLED=0 go build -trimpath -o "$build/bin/extension" ./scripts/testdata/extension
 	enter server mkdir -p /etc/karve
 	enter server ssh-keygen -q -t ed25519 -N '' -C karve@server -f /etc/karve/ssh-key
 	for node in node-1 node-2; do
@@ -113,7 +113,7 @@ spec:
   containers:
   - name: main
     image: $busybox
-    command: [/opt/nodes/standin, node-2, /etc/extension/crt, /etc/extension/crt, /etc/extension/key]
+    command: [/opt/nodes/extension, node-2, /etc/extension/crt, /etc/extension/key]
     readinessProbe: {tcpSocket: {port: 8443}}
     volumeMounts: [{name: programs, mountPath: /opt/nodes}, {name: keys, mountPath: /etc/extension}]
   volumes: [{name: programs, hostPath: {path: /opt/nodes}}, {name: keys, hostPath: {path: /etc/extension}}]
