@@ -249,7 +249,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}
 	anonymous := connection.Anonymous
 	anonymous.ContentType = config.Kubeconfig.ContentType
-	perController := replacements.FencedBuilder{ControllerClientBuilder: clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
+	perController := replacements.FencedBuilder{Of: clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
 		Fence: func(client *rest.Config) *rest.Config { return begin.Repeat(ctx, term.Fence(client)) }}
 	shared, garbage, err := replacements.CreateContext(ctx, config, root, perController, c.options.Deviations.On(deviations.Garbage))
 	if err != nil {
