@@ -117,6 +117,7 @@ var demotions = []Demotion{
 
 	// Controllers that try again with the current object.
 	{Error: "is not as new as written version", Reason: behind},
+	{Error: `failed to patch node CIDR: Node "*" is invalid: [spec.podCIDRs: Invalid value: *: may specify no more than one CIDR for each IP family`, Reason: behind},
 	{Message: "Unhandled Error", Error: `sync "*" failed with Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
 	{Message: "Unhandled Error", Error: `failed with : Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
 	{Message: "Unhandled Error", Error: `syncing job: tracking status: * uncounted pods * status: Operation cannot be fulfilled on jobs.batch "*": the object has been modified`, Reason: conflict},

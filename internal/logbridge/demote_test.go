@@ -93,6 +93,7 @@ func TestDeletionsAreDemoted(t *testing.T) {
 		{"Error updating pod", `pods "web-1" not found`},
 		{unhandled, `sync "shop/web-584b9f7f87" failed with replicasets.apps "web-584b9f7f87" not found`},
 		{unhandled, `sync "shop/web-584b9f7f87" failed with read version: 233 is not as new as written version: 286 for group resource replicasets.apps`},
+		{"Error processing node work item", `error syncing 'n1': failed to patch node CIDR: Node "n1" is invalid: [spec.podCIDRs: Invalid value: ["10.244.2.0/24","10.244.0.0/24"]: may specify no more than one CIDR for each IP family, spec.podCIDRs: Forbidden: node updates may not change podCIDR except from "" to valid], requeuing`},
 		{unhandled, `error syncing CronJobController shop/cron, requeuing: jobs.batch "cron-1" is forbidden: unable to create new content in namespace shop because it is being terminated`},
 		{unhandled, `syncing job: tracking status: adding uncounted pods to status: jobs.batch "job" not found`},
 		{unhandled, `syncing job: tracking status: removing uncounted pods from status: jobs.batch "job" not found`},

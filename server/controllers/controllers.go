@@ -264,7 +264,6 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 			return err
 		}
 	}
-	shared.ClientBuilder = replacements.RangeBuilder{ControllerClientBuilder: perController, Nodes: shared.InformerFactory.Core().V1().Nodes().Lister()}
 	now.shared = shared.InformerFactory
 	close(now.configured)
 
