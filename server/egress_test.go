@@ -130,8 +130,19 @@ const egressNamespace = "egress"
 // Nobody who is named to the API server, or who answers it, makes it connect to its own ports without
 // authentication; and a webhook's redirect leads nowhere. There is a test for each kind of client.
 func TestWhatUsersNameReachesNoPortOfTheServer(t *testing.T) {
-	compares(t, deviations.GenericConfig)
 	compares(t, deviations.ExternalNames)
+	reachNoPort(t)
+}
+
+// No deviation is a guard.
+func TestUpstreamsCodeReachesNoPortOfTheServer(t *testing.T) {
+	reachNoPort(t, func(config *server.Config) {
+		config.Upstream = []string{deviations.All}
+		config.APIServerArgs = append(config.APIServerArgs, "enable-aggregator-routing=false") // with it, upstream refuses the Services
+	})
+}
+
+func reachNoPort(t *testing.T, configure ...func(*server.Config)) {
 	hook := newRedirecting(t)
 	policy := writeFile(t, "policy.yaml", `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
 		{"level": "Metadata", "verbs": ["create"], "resources": [{"group": "", "resources": ["configmaps"]}]}, {"level": "None"}]}`)
@@ -143,6 +154,9 @@ func TestWhatUsersNameReachesNoPortOfTheServer(t *testing.T) {
 			"audit-policy-file=" + policy, "audit-webhook-config-file=" + hook.kubeconfig(t, "audit"), "audit-webhook-initial-backoff=10ms",
 			"audit-webhook-mode=batch", "audit-webhook-batch-max-wait=10ms",
 			"oidc-issuer-url=" + hook.at + "/issuer", "oidc-client-id=karve", "oidc-ca-file=" + writeFile(t, "ca.crt", string(hook.ca)),
+		}
+		for _, change := range configure {
+			change(config)
 		}
 	})
 	create(t, c.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: egressNamespace}})

@@ -26,7 +26,6 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
-	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
@@ -119,7 +118,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 // selector's dialer for the cluster, which Config.Dial wraps.
 func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (configs, error) {
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
-	generic, err := own.genericConfig(o, schemes)
+	generic, err := own.genericConfig(o.CompletedOptions, own.selector, o.InformerName, schemes)
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
@@ -193,23 +192,6 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 		noteIssuers(&c.aggregator.GenericConfig.Config)
 	}
 	return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
-}
-
-// genericConfig returns the configuration that the three servers share.
-func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*sharedConfig, error) {
-	resources, definitions := controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions
-	if !c.Deviations.On(deviations.GenericConfig) {
-		generic, err := upstreamsGenericConfig(o.CompletedOptions, o.InformerName, schemes, resources, definitions)
-		if err == nil { // too late for authentication, authorization and audit
-			generic.EgressSelector, err = c.selector(generic.EgressSelector)
-		}
-		return generic, err
-	}
-	inProcess := c.Loopback
-	if !c.Deviations.On(deviations.Loopback) {
-		inProcess = nil
-	}
-	return buildGenericConfig(o.CompletedOptions, inProcess, c.selector, o.InformerName, schemes, resources, definitions)
 }
 
 func (c Config) selector(users *egressselector.EgressSelector) (*egressselector.EgressSelector, error) {

@@ -26,13 +26,16 @@ import (
 	"k8s.io/client-go/transport"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
+	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 
 	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
@@ -52,40 +55,37 @@ type sharedConfig struct {
 // Wait returns when everything in the configuration is set.
 func (c *sharedConfig) Wait() { <-c.described }
 
-// upstreamsGenericConfig calls the upstream function that [buildGenericConfig] replaces.
-func upstreamsGenericConfig(o options.CompletedOptions, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*sharedConfig, error) {
-	c := &sharedConfig{CompletedOptions: o, described: make(chan struct{})}
-	close(c.described)
-	var err error
-	c.Config, c.Informers, c.Storage, err = controlplaneapiserver.BuildGenericConfig(o, schemes, resources, definitions, name)
-	return c, err
-}
-
-// buildGenericConfig is upstream's BuildGenericConfig, whose steps are all exported, with three
-// differences. Unless selector is nil, everything gets the egress selector that it returns for the user's
-// (which may be nil), and webhooks in kubeconfigs connect to nothing else. The server's own clients get another certificate; upstream generates two RSA
-// keys for it, which is a third of a start's CPU time. And those clients call the handler
-// through own. A test compares the results.
+// genericConfig returns the configuration that the three servers share. It is upstream's BuildGenericConfig, whose steps
+// are all exported, with these differences. Unless selector is nil, everything gets the egress selector that it returns for the user's
+// (which may be nil), and webhooks in kubeconfigs connect to nothing else: no switch makes them. The server's own clients call the
+// handler through own.Loopback, and get another certificate; upstream generates two RSA keys for it, which is a third of
+// a start's CPU time. A test compares the results.
 //
 // Call Wait before a server is created from the result, because the definitions of types are
 // collected concurrently.
 //
 // The order of the steps matters. The client is made from the serving options, storage reads
 // the egress selector, and authentication reads nearly everything before it.
-func buildGenericConfig(o options.CompletedOptions, own *loopback.Server, selector egress.Choice, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*sharedConfig, error) {
+func (own Config) genericConfig(o options.CompletedOptions, selector egress.Choice, name *cache.InformerName, schemes []*runtime.Scheme) (*sharedConfig, error) {
 	codecs := legacyscheme.Codecs
 	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.CBORServingAndStorage) {
 		codecs = serializer.NewCodecFactory(legacyscheme.Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
 	}
 	c := &sharedConfig{CompletedOptions: o, Config: genericapiserver.NewConfig(codecs), described: make(chan struct{})}
 	c.Config.Flagz = o.Flagz
-	c.MergedResourceConfig = resources
+	c.MergedResourceConfig = controlplane.DefaultAPIResourceConfigSource()
+	quick := own.Deviations.On(deviations.GenericConfig)
 	for _, apply := range []func() error{
 		func() error { return o.GenericServerRunOptions.ApplyTo(c.Config) },
-		func() error { return serveWithLoopback(o.SecureServing.SecureServingOptions, c.Config) },
+		func() error {
+			if quick {
+				return serveWithLoopback(o.SecureServing.SecureServingOptions, c.Config)
+			}
+			return o.SecureServing.ApplyToConfig(c.Config)
+		},
 		func() error { return c.useLoopback(own, name) },
 		func() error { return o.Features.ApplyTo(c.Config, c.client, c.Informers) },
-		func() error { return o.APIEnablement.ApplyTo(c.Config, resources, legacyscheme.Scheme) },
+		func() error { return o.APIEnablement.ApplyTo(c.Config, c.MergedResourceConfig, legacyscheme.Scheme) },
 		func() (err error) {
 			if err = o.EgressSelector.ApplyTo(c.Config); err == nil && selector != nil {
 				c.Config.EgressSelector, err = selector(c.Config.EgressSelector)
@@ -93,7 +93,7 @@ func buildGenericConfig(o options.CompletedOptions, own *loopback.Server, select
 			return err
 		},
 		func() error { return o.Traces.ApplyTo(c.Config.EgressSelector, c.Config) },
-		func() error { c.describe(schemes, definitions); return nil },
+		func() error { c.describe(schemes, quick); return nil },
 		c.store,
 		c.authenticate,
 		c.authorize,
@@ -110,13 +110,13 @@ func buildGenericConfig(o options.CompletedOptions, own *loopback.Server, select
 // useLoopback makes the API server's own clients call its handler through own instead of
 // connecting to its listener. Their identity does not change: they have a token that only they
 // know. Requests that take over a connection still get one.
-func (c *sharedConfig) useLoopback(own *loopback.Server, name *cache.InformerName) (err error) {
+func (c *sharedConfig) useLoopback(own Config, name *cache.InformerName) (err error) {
 	config := c.LoopbackClientConfig
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.DisableCompression = true
-	if own != nil {
+	if own.Deviations.On(deviations.Loopback) {
 		config.WrapTransport = transport.Wrappers(func(connecting http.RoundTripper) http.RoundTripper {
-			return &loopback.Transport{Server: own, Upgrade: connecting}
+			return &loopback.Transport{Server: own.Loopback, Upgrade: connecting}
 		}, config.WrapTransport)
 	}
 	loopback.As("kube-apiserver", config)
@@ -137,18 +137,23 @@ func dropFieldOwners(object any) (any, error) {
 }
 
 // describe configures OpenAPI, and which requests are long-running.
-func (c *sharedConfig) describe(schemes []*runtime.Scheme, definitions common.GetOpenAPIDefinitions) {
-	definitions = utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
+func (c *sharedConfig) describe(schemes []*runtime.Scheme, concurrently bool) {
+	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
 	namer := openapinamer.NewDefinitionNamer(schemes...)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
-	none := func(common.ReferenceCallback) map[string]common.OpenAPIDefinition { return nil }
-	v3 := genericapiserver.DefaultOpenAPIV3Config(none, namer)
-	v3.GetDefinitions = definitions
-	c.OpenAPIV3Config = v3
-	go func() {
-		v3.Definitions = openapi.DefinitionsV3(definitions, namer.GetDefinitionName)
+	if concurrently {
+		none := func(common.ReferenceCallback) map[string]common.OpenAPIDefinition { return nil }
+		v3 := genericapiserver.DefaultOpenAPIV3Config(none, namer)
+		v3.GetDefinitions = definitions
+		c.OpenAPIV3Config = v3
+		go func() {
+			v3.Definitions = openapi.DefinitionsV3(definitions, namer.GetDefinitionName)
+			close(c.described)
+		}()
+	} else {
+		c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 		close(c.described)
-	}()
+	}
 	c.OpenAPIConfig.Info.Title, c.OpenAPIV3Config.Info.Title = "Kubernetes", "Kubernetes"
 	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
