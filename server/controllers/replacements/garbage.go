@@ -277,9 +277,13 @@ type leavingInformer struct {
 	of leavingGeneric
 }
 
-// AddEventHandlerWithResyncPeriod is what the graph calls for a kind that it has no handler for, or none any more.
 func (i leavingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, every time.Duration) (cache.ResourceEventHandlerRegistration, error) {
-	added, err := i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(h, every)
+	return i.AddEventHandlerWithOptions(h, cache.HandlerOptions{ResyncPeriod: &every})
+}
+
+// AddEventHandlerWithOptions is what the graph calls for a kind that it has no handler for, or none any more; before 1.38, it calls AddEventHandlerWithResyncPeriod.
+func (i leavingInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	added, err := i.SharedIndexInformer.AddEventHandlerWithOptions(h, o)
 	if err != nil {
 		return nil, err
 	}

@@ -130,7 +130,7 @@ func (h *handlers) ForResource(schema.GroupVersionResource) (informers.GenericIn
 	return h, nil
 }
 func (h *handlers) Informer() cache.SharedIndexInformer { return h }
-func (h *handlers) AddEventHandlerWithResyncPeriod(cache.ResourceEventHandler, time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+func (h *handlers) AddEventHandlerWithOptions(cache.ResourceEventHandler, cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	h.now++
 	return nil, nil
 }
@@ -156,7 +156,12 @@ func TestHandlersOfGoneKinds(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := generic.Informer().AddEventHandlerWithResyncPeriod(nil, 0); err != nil {
+				if i == 0 {
+					_, err = generic.Informer().AddEventHandlerWithResyncPeriod(nil, 0)
+				} else { // as from 1.38 on
+					_, err = generic.Informer().AddEventHandlerWithOptions(nil, cache.HandlerOptions{})
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 			}
