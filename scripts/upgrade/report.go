@@ -5,18 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	goversion "go/version"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
 	"golang.org/x/mod/modfile"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/deviations/mirrors"
 )
 
@@ -31,7 +32,7 @@ var watched = []string{
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap",
 }
 
-// report prints how two versions differ in what Karve mirrors or replaces.
+// report prints how two versions differ in what Karve repeats, replaces or relies on.
 func report(ctx context.Context, out io.Writer, from, to string) error {
 	before, err := newRelease(ctx, from)
 	if err != nil {
@@ -43,28 +44,13 @@ func report(ctx context.Context, out io.Writer, from, to string) error {
 	}
 	minor := regexp.MustCompile(`^v(\d+\.\d+)`).FindStringSubmatch(to)[1]
 	fmt.Fprintf(out, "\n# Kubernetes %s → %s\n\nRead the urgent upgrade notes: https://github.com/kubernetes/kubernetes/blob/master/CHANGELOG/CHANGELOG-%s.md\n", from, to, minor)
-	printed := map[string]bool{}
-	fmt.Fprint(out, "\n## Mirrored functions: change Karve's file if it has to follow, then the hash in server/deviations/mirrors\n")
-	for _, m := range mirrors.All {
-		printed[m.Package+"."+m.Function] = true
+	fmt.Fprint(out, "\n## Functions: change Karve's file if it has to follow, then the hash in server/deviations/mirrors\n")
+	for i, m := range mirrors.All {
+		if slices.ContainsFunc(mirrors.All[:i], func(o mirrors.Mirror) bool { return o.Package == m.Package && o.Function == m.Function }) {
+			continue
+		}
 		if err := difference(ctx, out, before, after, m.Package, m.Function, m.Ours); err != nil {
 			return err
-		}
-	}
-	fmt.Fprint(out, "\n## Replaced functions: Karve's code has to do what the new ones do\n")
-	for _, d := range deviations.Table {
-		for _, name := range d.Replaces {
-			m := symbol.FindStringSubmatch(name)
-			if m == nil {
-				continue // a hook, in words
-			}
-			function := strings.TrimPrefix(m[2]+"."+m[3], ".")
-			if printed[m[1]+"."+function] {
-				continue
-			}
-			if err := difference(ctx, out, before, after, m[1], function, d.Code()); err != nil {
-				return err
-			}
 		}
 	}
 	fmt.Fprint(out, "\n## Feature gates, admission plugins, APIs, controllers, objects of a new cluster\n\n")
@@ -84,10 +70,7 @@ func report(ctx context.Context, out io.Writer, from, to string) error {
 	return nil
 }
 
-// symbol is a name as deviations.Table has it: package.Function or package.(*Type).Method.
-var symbol = regexp.MustCompile(`^([\w./-]+/[\w-]+)\.(?:\(\*?(\w+)\)\.)?(\w+(?:\.\w+)?)$`)
-
-// difference prints how a function differs that one of Karve's files mirrors or replaces.
+// difference prints how a function differs that one of Karve's files relies on.
 func difference(ctx context.Context, out io.Writer, before, after *release, path, function, ours string) error {
 	a, err := before.source(ctx, path, function)
 	if err != nil {
@@ -155,7 +138,11 @@ func upstreamMod(ctx context.Context, version string) (*modfile.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return modfile.Parse(file, text, nil)
+	mod, err := modfile.Parse(file, text, nil)
+	if err == nil && mod.Go != nil && goversion.Compare("go"+mod.Go.Version, runtime.Version()) > 0 {
+		return nil, fmt.Errorf("Kubernetes %s needs Go %[2]s: set GOTOOLCHAIN=go%[2]s", version, mod.Go.Version)
+	}
+	return mod, err
 }
 
 // dir returns where a package, or a file, of the release is.

@@ -107,6 +107,8 @@ func functionName(f *ast.FuncDecl) string {
 			receiver = r.X
 		case *ast.IndexExpr: // of a generic type
 			receiver = r.X
+		case *ast.IndexListExpr:
+			receiver = r.X
 		case *ast.Ident:
 			return fmt.Sprintf("%s.%s", r.Name, f.Name.Name)
 		default:
