@@ -3,14 +3,15 @@
 //	go run ./scripts/upgrade VERSION
 //	go run ./scripts/upgrade patch
 //	go run ./scripts/upgrade OLD NEW
+//	go run ./scripts/upgrade check VERSION
 //
 // VERSION is one like v1.37.2; "patch" is the newest patch release of the present minor version. The
-// program names the version in every go.mod and in the files that repeat it, tidies the modules,
+// program prints what will not compile, names the version in every go.mod and in the files that repeat it, tidies the modules,
 // writes the checksums of the kubelets, prints the report, and builds and vets every module. It commits nothing. .ci/run has the tests.
 // It begins in a work tree without changes. If something does not compile, correct that and run the same
-// command again. With two versions, it prints the report only.
+// command again. With two versions, it prints the report only, and with "check" only what will not compile.
 //
-// It needs Go, git, the Go module proxy, and curl with https://dl.k8s.io. The report takes seconds; a move takes a quarter of an hour or
+// It needs Go, git, the Go module proxy, and curl with https://dl.k8s.io. Report and check take seconds; a move takes a quarter of an hour or
 // more, most of it compiling Kubernetes.
 package main
 
@@ -42,6 +43,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
+	if len(args) == 2 && args[0] == "check" {
+		return check(ctx, os.Stdout, args[1])
+	}
 	for _, version := range args {
 		if version != "patch" && (!semver.IsValid(version) || semver.Canonical(version) != version || semver.Major(version) != "v1") {
 			return fmt.Errorf("%q is not a version of Kubernetes, such as v1.37.2", version)
@@ -53,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 	case len(args) == 1:
 		return upgrade(ctx, args[0])
 	}
-	return errors.New("usage: go run ./scripts/upgrade VERSION | patch | OLD NEW")
+	return errors.New("usage: go run ./scripts/upgrade VERSION | patch | OLD NEW | check VERSION")
 }
 
 func upgrade(ctx context.Context, to string) error {
@@ -74,6 +78,9 @@ func upgrade(ctx context.Context, to string) error {
 		return fmt.Errorf("%s is older than %s, which Karve has: name a newer version", to, from)
 	}
 	fmt.Printf("== Kubernetes %s → %s\n", from, to)
+	if err := check(ctx, os.Stdout, to); err != nil {
+		return err
+	}
 	modules, err := edit(ctx, from, to)
 	if err != nil {
 		return err
