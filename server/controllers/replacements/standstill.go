@@ -7,10 +7,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/coordination"
-	informersv1 "k8s.io/client-go/informers/coordination/v1"
-	listersv1 "k8s.io/client-go/listers/coordination/v1"
+	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/tools/cache"
 )
 
 // A process that misses beats for that long has stood still: it was stopped, or its container or machine was.
@@ -61,7 +62,7 @@ func (h *Heart) beat() int64 {
 	return h.stills
 }
 
-// Renewing returns a factory whose lister of Leases renews each one when the process has stood still. Only the
+// Renewing returns a factory whose informer of Leases shows each one as renewed when the process has stood still. Only the
 // node lifecycle controller reads the time of a renewal.
 func (h *Heart) Renewing(f informers.SharedInformerFactory) informers.SharedInformerFactory {
 	return renewing{f, h}
@@ -73,58 +74,42 @@ type renewing struct {
 }
 
 func (f renewing) Coordination() coordination.Interface {
-	return renewingGroup{f.SharedInformerFactory.Coordination(), f.heart}
+	return coordination.New(f, metav1.NamespaceAll, nil)
 }
 
-type renewingGroup struct {
-	coordination.Interface
-	heart *Heart
-}
-
-func (g renewingGroup) V1() informersv1.Interface {
-	return renewingVersion{g.Interface.V1(), g.heart}
-}
-
-type renewingVersion struct {
-	informersv1.Interface
-	heart *Heart
-}
-
-func (v renewingVersion) Leases() informersv1.TypedLeaseInformer {
-	return renewingInformer{v.Interface.Leases(), v.heart}
+// InformerFor is what Coordination calls for each informer.
+func (f renewing) InformerFor(object runtime.Object, make internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	informer := f.SharedInformerFactory.InformerFor(object, make)
+	if _, ok := object.(*coordinationv1.Lease); ok {
+		return renewingInformer{informer, f.heart}
+	}
+	return informer
 }
 
 type renewingInformer struct {
-	informersv1.TypedLeaseInformer
+	cache.SharedIndexInformer
 	heart *Heart
 }
 
-func (i renewingInformer) Lister() listersv1.LeaseLister {
-	return renewingLister{i.TypedLeaseInformer.Lister(), i.heart}
+func (i renewingInformer) GetIndexer() cache.Indexer {
+	return renewingIndexer{i.SharedIndexInformer.GetIndexer(), i.heart}
 }
 
-type renewingLister struct {
-	listersv1.LeaseLister
+type renewingIndexer struct {
+	cache.Indexer
 	heart *Heart
 }
 
-func (l renewingLister) Leases(namespace string) listersv1.LeaseNamespaceLister {
-	return renewingLeases{l.LeaseLister.Leases(namespace), l.heart}
-}
-
-type renewingLeases struct {
-	listersv1.LeaseNamespaceLister
-	heart *Heart
-}
-
-func (l renewingLeases) Get(name string) (*coordinationv1.Lease, error) {
-	lease, err := l.LeaseNamespaceLister.Get(name)
-	stills := l.heart.beat()
-	if err != nil || stills == 0 || lease.Spec.RenewTime == nil {
-		return lease, err
+// GetByKey is what a lister calls for a Lease.
+func (i renewingIndexer) GetByKey(key string) (any, bool, error) {
+	object, exists, err := i.Indexer.GetByKey(key)
+	stills := i.heart.beat()
+	lease, ok := object.(*coordinationv1.Lease)
+	if !ok || stills == 0 || lease.Spec.RenewTime == nil {
+		return object, exists, err
 	}
 	lease = lease.DeepCopy()
 	later := metav1.NewMicroTime(lease.Spec.RenewTime.Add(time.Duration(stills) * time.Microsecond))
 	lease.Spec.RenewTime = &later
-	return lease, nil
+	return lease, exists, err
 }
