@@ -140,7 +140,7 @@ func upstreamMod(ctx context.Context, version string) (*modfile.File, error) {
 	}
 	mod, err := modfile.Parse(file, text, nil)
 	if err == nil && mod.Go != nil && goversion.Compare("go"+mod.Go.Version, runtime.Version()) > 0 {
-		return nil, fmt.Errorf("Kubernetes %s needs Go %[2]s: set GOTOOLCHAIN=go%[2]s", version, mod.Go.Version)
+		return nil, fmt.Errorf("version %s of Kubernetes needs Go %[2]s: set GOTOOLCHAIN=go%[2]s", version, mod.Go.Version)
 	}
 	return mod, err
 }
