@@ -95,7 +95,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 		replacements.BufferLists(last)
 	}
 	if c.Deviations.On(deviations.Streams) {
-		s.streams = replacements.EndStreams(last)
+		s.requests = replacements.EndStreams(last)
 	}
 	if c.Deviations.On(deviations.Namespaces) {
 		s.writes = replacements.CountWrites(last)

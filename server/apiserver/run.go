@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/ports"
 )
 
 // readyPoll is the time between two checks of a starting server. waitReady checks a slow start less often:
@@ -51,8 +52,8 @@ type Server struct {
 	otherFactories
 	prefixes   *prefixes
 	stored     *runningCheck
-	streams    *replacements.OpenStreams // nil: upstream ends the streams
-	writes     *replacements.Writes      // nil: writes are not counted
+	requests   *replacements.OpenRequests // nil: upstream ends the streams
+	writes     *replacements.Writes       // nil: writes are not counted
 	unfiltered http.HandlerFunc
 
 	interruptible []string // post-start hooks that a stop may interrupt
@@ -71,6 +72,8 @@ type Server struct {
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
+	ended, end := context.WithCancel(context.Background())
+	defer end()
 	defer s.informerName.Release()
 	defer s.stored.stop()
 	isReady := make(chan struct{})
@@ -87,11 +90,15 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	go func() {
 		select {
 		case <-ctx.Done():
+			s.awaitHooks()
+			stop(context.Cause(ctx))
 		case <-running.Done():
-			return
 		}
-		s.awaitHooks()
-		stop(context.Cause(ctx))
+		select {
+		case <-time.After(s.delay):
+			s.requests.Await(ended, ports.Limit, s.config.Log)
+		case <-ended.Done():
+		}
 	}()
 
 	var plain sync.WaitGroup
@@ -115,7 +122,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-s.drained:
 			stopServing()
-			s.streams.CloseLocal()
+			s.requests.Finish()
 		case <-serving.Done():
 		}
 	}()
@@ -127,7 +134,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	s.early.Stop()
 	stopServing()
 	plain.Wait()
-	err = errors.Join(err, s.streams.Wait())
+	err = errors.Join(err, s.requests.Wait())
 	if cause := context.Cause(running); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}

@@ -187,7 +187,7 @@ func userName(uid uint32) string {
 
 // addrPort is a's address. An IPv4 address is IPv4 whatever the family of the socket.
 func addrPort(a net.Addr) netip.AddrPort {
-	tcp, ok := a.(*net.TCPAddr)
+	tcp, ok := a.(interface{ AddrPort() netip.AddrPort }) // *net.TCPAddr, and what package ports makes of it
 	if !ok {
 		return netip.AddrPort{}
 	}

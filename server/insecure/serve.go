@@ -28,9 +28,8 @@ const handlerGrace = 5 * time.Second
 //
 // When ctx ends, Serve accepts no more connections, tells HTTP/2 clients to go away (GOAWAY),
 // and lets requests in flight finish for opts.ShutdownTimeout. Then it closes all connections
-// and ends the contexts of the requests, which do not end with ctx. It closes the connections of clients on
-// this machine [ports.Patience] after the last request. Like upstream, it does not
-// wait for upgraded connections (exec, port-forward), which may last for ever.
+// and ends the contexts of the requests, which do not end with ctx. Connections end soon after the last
+// request ([ports.Connections.Finish]). Like upstream, it does not wait for upgraded ones (exec, port-forward).
 //
 // Serve returns nil if it stopped because ctx ended, and otherwise the error of l. The error
 // wraps [ErrStillRunning] if handlers had not returned after all that.
@@ -77,7 +76,7 @@ func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext
 		drain, done := context.WithTimeout(context.Background(), opts.ShutdownTimeout)
 		go func() {
 			running.rest(drain, ports.Patience)
-			conns.CloseLocal()
+			conns.Finish()
 		}()
 		_ = srv.Shutdown(drain)
 		done()

@@ -1,16 +1,25 @@
 package ports
 
 import (
+	"context"
 	"errors"
+	"maps"
 	"net"
+	"net/http"
+	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// Patience is how long connections stay open after the last request of a server that stops, so that clients on
-// this machine can read the end of an answer, and GOAWAY.
-const Patience = 50 * time.Millisecond
+// Patience is how long nothing may have been written to a connection until a server that stops has nothing to write to it. Limit
+// is how long it waits for a client that takes nothing, and goodbye for one that has everything and does not hang up.
+const (
+	Patience = 50 * time.Millisecond
+	Limit    = 3 * time.Second
+	goodbye  = time.Second
+)
 
 // Connections is a listener that can close the connections that it has accepted. http.Server cannot: it
 // leaves an idle HTTP/2 connection open for a second after GOAWAY, because a distant client may not have read that
@@ -33,7 +42,7 @@ func (l *Connections) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{accepted, l}
+	c := &connection{Conn: accepted, from: l, gone: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed { // accepted while everything was being closed
@@ -46,27 +55,107 @@ func (l *Connections) Accept() (net.Conn, error) {
 
 // CloseAll closes all connections, including those that a handler has hijacked, and every connection that is
 // accepted afterwards.
-func (l *Connections) CloseAll() { l.close(func(*connection) bool { return true }) }
+func (l *Connections) CloseAll() {
+	for _, c := range l.end() {
+		c.Close()
+	}
+}
 
-// CloseLocal is CloseAll, but leaves the connections of clients on other machines open.
-func (l *Connections) CloseLocal() { l.close((*connection).local) }
+// Finish is CloseAll for a server without requests: it lets clients have what was written for them. Those on this machine see the end of
+// the connection behind that, and hang up; those on others have the second of http.Server.
+func (l *Connections) Finish() {
+	var finishing sync.WaitGroup
+	for _, c := range l.end() {
+		finishing.Go(c.finish)
+	}
+	finishing.Wait()
+}
 
-func (l *Connections) close(chosen func(*connection) bool) {
+func (l *Connections) end() []*connection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for c := range l.open {
-		if chosen(c) {
-			c.Conn.Close()
-			delete(l.open, c)
-		}
-	}
+	return slices.Collect(maps.Keys(l.open))
 }
 
 // connection has the methods of a TCP connection that net/http and the guard of the insecure port use.
 type connection struct {
 	net.Conn
 	from *Connections
+	gone chan struct{} // closed by Close
+
+	mu      sync.Mutex
+	writing int
+	wrote   time.Time
+}
+
+// Write implements net.Conn.
+func (c *connection) Write(b []byte) (int, error) {
+	c.count(1)
+	defer c.count(-1)
+	return c.Conn.Write(b)
+}
+
+func (c *connection) count(d int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing, c.wrote = c.writing+d, time.Now()
+}
+
+// silent reports whether net/http writes to c now, and since when nothing has been written.
+func (c *connection) silent() (writing bool, since time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.writing > 0, time.Since(c.wrote)
+}
+
+// finish closes c. A client that still reads may send something, such as WINDOW_UPDATE of HTTP/2. A closed socket would answer it by a
+// reset, which discards what the client has not read. So only the server's side ends first.
+func (c *connection) finish() {
+	defer c.Close()
+	for began, local := time.Now(), c.local(); ; {
+		writing, since := c.silent()
+		if local && !writing && since >= Patience {
+			break
+		}
+		if min(since, time.Since(began)) >= Limit {
+			return
+		}
+		select {
+		case <-c.gone:
+			return
+		case <-time.After(Patience / 5):
+		}
+	}
+	_ = c.CloseWrite() // where it is not known, the client has a second
+	select {
+	case <-c.gone:
+	case <-time.After(goodbye):
+	}
+}
+
+// LocalAddr implements net.Conn. net/http passes the address to each request, and nothing else of a connection if somebody else has made
+// the server: see [Close].
+func (c *connection) LocalAddr() net.Addr { return address{c.Conn.LocalAddr(), c} }
+
+type address struct {
+	net.Addr
+	of *connection
+}
+
+// AddrPort is that of TCP, and the zero value for a Unix socket.
+func (a address) AddrPort() (at netip.AddrPort) {
+	if tcp, ok := a.Addr.(*net.TCPAddr); ok {
+		at = tcp.AddrPort()
+	}
+	return at
+}
+
+// Close closes the connection of a request with this context, if it came over one that is tracked.
+func Close(request context.Context) {
+	if at, ok := request.Value(http.LocalAddrContextKey).(address); ok {
+		at.of.Close()
+	}
 }
 
 // local reports whether the client is on this machine: it then has the address that it called, or a loopback address.
@@ -75,14 +164,17 @@ func (c *connection) local() bool {
 	if !ok {
 		return true // a Unix socket
 	}
-	called, ok := c.LocalAddr().(*net.TCPAddr)
+	called, ok := c.Conn.LocalAddr().(*net.TCPAddr)
 	return client.IP.IsLoopback() || ok && client.IP.Equal(called.IP)
 }
 
 // Close closes the connection, and forgets it.
 func (c *connection) Close() error {
 	c.from.mu.Lock()
-	delete(c.from.open, c)
+	if _, ok := c.from.open[c]; ok {
+		delete(c.from.open, c)
+		close(c.gone)
+	}
 	c.from.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -51,8 +51,63 @@ func TestCloseAll(t *testing.T) {
 	}
 }
 
-// CloseLocal closes the connections of this machine's clients only.
-func TestCloseLocal(t *testing.T) {
+// A client on this machine has what was written for it before the connection ends, also while it sends something. One that stands still, and
+// one on another machine, do not delay the end for long.
+func TestFinish(t *testing.T) {
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Track(bound)
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	still, other := net.Pipe()
+	defer still.Close()
+	addressed := addressed{other, &net.UnixAddr{}, &net.UnixAddr{}}
+	l.open[&connection{Conn: addressed, from: l, gone: make(chan struct{})}] = struct{}{}
+	answer := make([]byte, 16<<20) // more than the kernel takes
+	go func() {
+		server.Write(answer)
+		io.Copy(io.Discard, server)
+		server.Close() // as net/http does
+	}()
+	begun := make([]byte, 1)
+	if _, err := io.ReadFull(client, begun); err != nil {
+		t.Fatal(err)
+	}
+	finished := make(chan struct{})
+	go func() { l.Finish(); close(finished) }()
+	got, part := 1, make([]byte, 1<<20)
+	for {
+		n, err := client.Read(part)
+		got += n
+		if err == nil {
+			_, err = client.Write(begun)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if got != len(answer) {
+		t.Errorf("the client got %d bytes, want %d", got, len(answer))
+	}
+	client.Close()
+	<-finished
+	if len(l.open) != 0 {
+		t.Errorf("%d connections are left", len(l.open))
+	}
+}
+
+// The clients of this machine have its addresses.
+func TestLocalClients(t *testing.T) {
 	tcp := func(address string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)) }
 	unix := &net.UnixAddr{Net: "unix"}
 	for _, c := range []struct {
@@ -66,17 +121,8 @@ func TestCloseLocal(t *testing.T) {
 		{tcp("[2001:db8::2]:50000"), tcp("[2001:db8::1]:6443"), false},
 		{unix, unix, true},
 	} {
-		l := Track(nil)
-		client, server := net.Pipe()
-		defer client.Close()
-		l.open[&connection{addressed{server, c.called, c.client}, l}] = struct{}{}
-		l.CloseLocal()
-		if left := len(l.open); left == 0 != c.local {
-			t.Errorf("%v to %v: %d connections are left", c.client, c.called, left)
-		}
-		l.CloseAll()
-		if _, err := client.Read(make([]byte, 1)); len(l.open) != 0 || !errors.Is(err, io.EOF) {
-			t.Errorf("%v to %v: %v after CloseAll", c.client, c.called, err)
+		if got := (&connection{Conn: addressed{nil, c.called, c.client}}).local(); got != c.local {
+			t.Errorf("%v to %v: local %v, want %v", c.client, c.called, got, c.local)
 		}
 	}
 }

@@ -32,34 +32,35 @@ const (
 	// upgradePatience is how long a handler may take to end the protocol on a connection that
 	// it has hijacked. Then the connection is closed.
 	upgradePatience = 250 * time.Millisecond
-	// streamsLimit is how long a stop waits after that for the handlers of streams.
+	// streamsLimit is how long a stop waits for handlers when everything has been closed.
 	streamsLimit = 5 * time.Second
 )
 
 // errShutdown is the cause with which a stop ends the context of a stream.
 var errShutdown = errors.New("the server is shutting down")
 
-// OpenStreams ends long-running requests when the server stops.
+// OpenRequests ends long-running requests when the server stops.
 //
 // Upstream ends only watches. A followed log delays http.Server.Shutdown by the minute that a
 // request may take. Nothing waits for connections that a handler has hijacked (exec, attach,
 // port-forward); they end with the process.
-type OpenStreams struct {
+type OpenRequests struct {
 	ending      context.Context // ends when the server accepts no more requests
 	end         context.CancelFunc
-	running     sync.RWMutex // read-locked by each stream
-	ended       func()       // returns when no stream is left
+	requests    requests
+	none        func() <-chan struct{} // closed when no request is left; more are refused from then on
 	connections *ports.Connections
 }
 
 // EndStreams makes the server of c end its streams when it begins to shut down.
-func EndStreams(c *genericapiserver.Config) *OpenStreams {
-	s := &OpenStreams{}
+func EndStreams(c *genericapiserver.Config) *OpenRequests {
+	s := &OpenRequests{}
 	s.ending, s.end = context.WithCancel(context.Background())
-	s.ended = sync.OnceFunc(s.running.Lock)
+	s.requests = requests{open: map[*openRequest]struct{}{}, none: make(chan struct{})}
+	s.none = sync.OnceValue(s.requests.close)
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return build(s.track(api, c.LongRunningFunc), c)
+		return s.note(build(s.track(api, c.LongRunningFunc), c))
 	}
 	s.connections = ports.Track(c.SecureServing.Listener)
 	// http.Server.Shutdown closes the listener first. Upstream calls Shutdown when
@@ -82,23 +83,18 @@ func (l notifyingListener) Close() error {
 
 // track wraps next so that its long-running requests end when the server stops. It is the
 // innermost filter, so the other filters see a request that ends normally.
-func (s *OpenStreams) track(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
+func (s *OpenRequests) track(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := request.RequestInfoFrom(r.Context())
 		if !ok || r.Header["Upgrade"] == nil && !longRunning(r, info) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if !s.running.TryRLock() { // Wait is waiting for the open streams
-			http.Error(w, errShutdown.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		defer s.running.RUnlock()
 		s.serve(next, w, r, info)
 	})
 }
 
-func (s *OpenStreams) serve(next http.Handler, w http.ResponseWriter, r *http.Request, info *request.RequestInfo) {
+func (s *OpenRequests) serve(next http.Handler, w http.ResponseWriter, r *http.Request, info *request.RequestInfo) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	patience := patienceWith(r, info)
@@ -141,39 +137,32 @@ func patienceWith(r *http.Request, info *request.RequestInfo) time.Duration {
 	return finitePatience
 }
 
-// Wait returns when no stream is left, or an error if that takes too long. With a nil
-// OpenStreams, it returns immediately.
-func (s *OpenStreams) Wait() error {
+// Wait returns when no request is left, or an error if that takes too long. With a nil
+// OpenRequests, it returns immediately.
+func (s *OpenRequests) Wait() error {
 	if s == nil {
 		return nil
 	}
 	s.end()
-	gone := make(chan struct{})
-	go func() {
-		s.ended()
-		close(gone)
-	}()
 	timer := time.NewTimer(streamsLimit)
 	defer timer.Stop()
 	select {
-	case <-gone:
+	case <-s.none():
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("long-running requests were still running %v after the server had ended them", streamsLimit)
+		return fmt.Errorf("requests were still running %v after the server had ended them", streamsLimit)
 	}
 }
 
-// CloseLocal closes the connections of clients on this machine soon after the last stream. Upstream's server leaves
-// an idle HTTP/2 connection open for a second, which distant clients need. Call it when other requests have ended.
-// With a nil OpenStreams, it does nothing.
-func (s *OpenStreams) CloseLocal() {
+// Finish closes the connections when no request is left, as [ports.Connections.Finish] does. Call it when those that are not
+// long-running have ended. With a nil OpenRequests, it does nothing.
+func (s *OpenRequests) Finish() {
 	if s == nil {
 		return
 	}
 	s.end()
-	s.ended()
-	time.Sleep(ports.Patience)
-	s.connections.CloseLocal()
+	<-s.none()
+	s.connections.Finish()
 }
 
 // upgradable is a response whose connection is closed when the server stops, if a handler has
