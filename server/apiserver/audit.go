@@ -2,14 +2,18 @@ package apiserver
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/component-base/tracing"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/internal/logbridge"
@@ -17,14 +21,59 @@ import (
 
 // auditFilter is in front of all audit backends, whatever the policy. Behind it, each event can be encoded, and none has the
 // value of a Secret or a token. Upstream drops an event that cannot be encoded, and with a webhook all events of its batch.
-type auditFilter struct{ audit.Backend }
+type auditFilter struct {
+	audit.Backend
+	late func() // is called if the backend has not taken all events auditLimit after the last request
+}
 
-// filterAudit returns a backend behind the filter. Without a backend, it returns none.
-func filterAudit(backend audit.Backend) audit.Backend {
-	if backend == nil {
-		return nil
+// auditLimit is how long a stop waits for audit backends, and tracesLimit how long it then waits for the collector of traces. Upstream
+// waits a minute for those that do not answer.
+const (
+	auditLimit  = 6 * time.Second
+	tracesLimit = 3 * time.Second
+)
+
+// Shutdown implements audit.Backend.
+func (f auditFilter) Shutdown() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.Backend.Shutdown()
+	}()
+	select {
+	case <-done:
+	case <-time.After(auditLimit):
+		f.late()
 	}
-	return auditFilter{backend}
+}
+
+// boundedTraces is a provider whose Shutdown is bounded.
+type boundedTraces struct {
+	tracing.TracerProvider
+	late func(error)
+}
+
+// Shutdown implements tracing.TracerProvider.
+func (b boundedTraces) Shutdown(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, tracesLimit)
+	defer cancel()
+	if err := b.TracerProvider.Shutdown(ctx); err != nil {
+		b.late(err)
+	}
+	return nil
+}
+
+// boundCollectors puts the filter in front of audit backends, and bounds how long a stop waits for those who collect events and traces, which
+// these files name.
+func (c Config) boundCollectors(generic *genericapiserver.Config, webhook, collector string) {
+	if generic.AuditBackend != nil {
+		generic.AuditBackend = auditFilter{generic.AuditBackend, func() {
+			c.Log.Warnf("the stop loses audit events that the webhook of --audit-webhook-config-file=%s has not taken within %v", webhook, auditLimit)
+		}}
+	}
+	generic.TracerProvider = boundedTraces{generic.TracerProvider, func(err error) {
+		c.Log.Warnf("the stop loses traces that the collector of --tracing-config-file=%s has not taken within %v: %v", collector, tracesLimit, err)
+	}}
 }
 
 // ProcessEvents passes on copies: the events are the caller's.

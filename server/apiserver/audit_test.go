@@ -1,15 +1,23 @@
 package apiserver
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/sirupsen/logrus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/component-base/tracing"
 )
 
 // kept is a backend that keeps the events as text. It refuses what cannot be encoded, as upstream's do.
@@ -65,7 +73,7 @@ func TestAuditFilter(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			before := c.event.DeepCopy()
 			to := &kept{}
-			if !filterAudit(to).ProcessEvents(&c.event) || len(to.texts) != 1 {
+			if !(auditFilter{Backend: to}).ProcessEvents(&c.event) || len(to.texts) != 1 {
 				t.Fatal("the event was dropped")
 			}
 			if strings.Contains(to.texts[0], "planted") {
@@ -81,7 +89,59 @@ func TestAuditFilter(t *testing.T) {
 			}
 		})
 	}
-	if filterAudit(nil) != nil {
-		t.Error("without a backend, there is one")
+}
+
+// deaf collects events and traces, and does not answer.
+type deaf struct {
+	audit.Backend
+	over chan struct{}
+}
+
+func (d deaf) Shutdown() { <-d.over }
+
+type deafToTraces struct {
+	tracing.TracerProvider
+	err error
+}
+
+func (d deafToTraces) Shutdown(ctx context.Context) error {
+	if d.err == nil {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A stop does not wait long for who collects events and traces, and says what is lost.
+func TestStopDoesNotWaitForCollectors(t *testing.T) {
+	for _, answer := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			logger := logrus.New()
+			logger.SetOutput(&log)
+			events, traces := deaf{over: make(chan struct{})}, deafToTraces{err: errors.New("no answer")}
+			if answer {
+				close(events.over)
+				traces.err = nil
+			}
+			c := genericapiserver.Config{AuditBackend: events, TracerProvider: traces}
+			Config{Log: logger}.boundCollectors(&c, "events.kubeconfig", "traces.yaml")
+			began := time.Now()
+			c.AuditBackend.Shutdown()
+			if err := c.TracerProvider.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 10*time.Second || answer && took > 0 {
+				t.Errorf("with an answer: %v, the stop takes %v", answer, took)
+			}
+			for _, who := range []string{"events.kubeconfig", "traces.yaml"} {
+				if strings.Contains(log.String(), who) == answer {
+					t.Errorf("with an answer: %v, the log says %q", answer, log.String())
+				}
+			}
+			if !answer {
+				close(events.over)
+			}
+		})
 	}
 }

@@ -122,7 +122,7 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
-	generic.AuditBackend = filterAudit(generic.AuditBackend)
+	own.boundCollectors(generic.Config, o.Audit.WebhookOptions.ConfigFile, o.Traces.ConfigFile)
 	if own.Identity != "" && generic.APIServerID != "" { // without the feature gate, there is no Lease
 		generic.APIServerID = own.Identity
 	}
