@@ -50,8 +50,8 @@ type Config struct {
 	// SecurePort is its port; with 0 the kernel chooses one.
 	SecurePort int
 	// AdvertiseAddress is the address by which the cluster reaches this server. If it is empty,
-	// Karve chooses an address of the interface with the default route. With a loopback address,
-	// the kubernetes Service has no endpoints.
+	// Karve chooses an address of the interface with the default route, and another when the machine has
+	// lost that one. With a loopback address, the kubernetes Service has no endpoints.
 	AdvertiseAddress string
 	// AdvertiseURL is the URL at which users reach the cluster, such as that of a load balancer in front
 	// of several servers: https://HOST[:PORT]. The serving certificate contains the host, and the
@@ -219,7 +219,8 @@ type Config struct {
 	Progress func(Progress) `json:"-"`
 
 	routers       func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
-	unknownOwners bool // for tests: acts as if OwnersKnown were false
+	machine       machine // for tests: this machine's addresses
+	unknownOwners bool    // for tests: acts as if OwnersKnown were false
 }
 
 // OwnersKnown is true if this system reports which user opened a connection. Without that, the

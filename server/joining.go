@@ -41,10 +41,11 @@ func (s *controlPlane) nodeURL() string {
 		return "https://" + e
 	}
 	secure := s.claim.secure.Addr().(*net.TCPAddr)
-	if s.advertise == nil || secure.IP.IsLoopback() && s.AdvertiseAddress == "" {
+	ip := s.advertise.IP()
+	if ip == nil || secure.IP.IsLoopback() && s.AdvertiseAddress == "" {
 		return s.claim.url()
 	}
-	return "https://" + net.JoinHostPort(s.advertise.String(), strconv.Itoa(secure.Port))
+	return "https://" + net.JoinHostPort(ip.String(), strconv.Itoa(secure.Port))
 }
 
 // joining returns what the objects for `kubeadm join` depend on. The certificates exist. Nodes that
@@ -65,8 +66,10 @@ func (s *controlPlane) joining(assigned bool) (*kubeadm.Config, error) {
 	}, nil
 }
 
-// How long a start waits for the objects at most, and how long Karve waits before it tries again.
+// How long a start waits for the objects at most, how long Karve waits before it tries again, and how often it looks whether its address
+// has changed, which is as often as for the endpoints of the kubernetes Service.
 const (
+	addressCheck      = 10 * time.Second
 	joiningStartLimit = 5 * time.Second
 	joiningFirstRetry = 100 * time.Millisecond
 	joiningLastRetry  = time.Minute
@@ -113,13 +116,20 @@ func (s *controlPlane) keepJoining(ctx context.Context, term *election.Term, rea
 	}
 	maintainer := kubeadm.Maintainer{Config: *config, Client: client}
 	told := map[string]bool{} // warnings
+	look := time.NewTicker(addressCheck)
+	defer look.Stop()
 	for {
 		s.maintainOnce(ctx, &maintainer, told, ready)
-		select {
-		case <-s.wasReset:
-			maintainer.Consistent = true
-		case <-ctx.Done():
-			return nil
+		for same := true; same; {
+			select {
+			case <-s.wasReset:
+				maintainer.Consistent, same = true, false
+			case <-look.C:
+				url := s.nodeURL()
+				same, maintainer.Config.Server = url == maintainer.Config.Server, url
+			case <-ctx.Done():
+				return nil
+			}
 		}
 	}
 }

@@ -250,8 +250,8 @@ func (s *controlPlane) certificatesConfig() certificates.Config {
 		Server: s.claim.url(), KubeconfigCopy: s.WriteKubeconfig, KubeconfigCopyMode: s.WriteKubeconfigMode, Log: s.Log,
 		DatastoreClient: s.DatastoreCertFile,
 	}
-	if s.advertise != nil { // with NAT, no interface has this address
-		c.Addresses = append(c.Addresses, s.advertise)
+	if ip := s.advertise.IP(); ip != nil { // with NAT, no interface has this address
+		c.Addresses = append(c.Addresses, ip)
 	}
 	for _, e := range []*endpoint{s.endpoint, s.users} {
 		if e != nil {
@@ -460,8 +460,8 @@ func (s *controlPlane) etcdURL() string {
 		scheme = "https://"
 	}
 	address := s.claim.etcd.Addr().(*net.TCPAddr)
-	if address.IP.IsUnspecified() && s.advertise != nil { // clients on other machines need it
-		return scheme + net.JoinHostPort(s.advertise.String(), strconv.Itoa(address.Port))
+	if ip := s.advertise.IP(); address.IP.IsUnspecified() && ip != nil { // clients on other machines need it
+		return scheme + net.JoinHostPort(ip.String(), strconv.Itoa(address.Port))
 	}
 	return scheme + ports.Local(s.claim.etcd)
 }

@@ -51,9 +51,9 @@ type plan struct {
 	services     []*net.IPNet // ranges of Service addresses
 	podsChosen   bool         // ClusterCIDR is a default, and not the user's
 	serviceIPs   []net.IP     // of the kubernetes Service: the first of each range
-	advertise    net.IP       // nil: the machine has no address to advertise
-	users        *endpoint    // of --advertise-url; nil without it
-	endpoint     *endpoint    // of --control-plane-endpoint, or its default; nil without both
+	advertise    *advertised
+	users        *endpoint // of --advertise-url; nil without it
+	endpoint     *endpoint // of --control-plane-endpoint, or its default; nil without both
 	ports        []ports.Port
 	socketGroups localusers.Groups
 	deviations   deviations.Switches
@@ -238,7 +238,11 @@ func (d *draft) parseRanges() {
 		d.ServiceClusterIPRange = DefaultServiceClusterIPRange
 	}
 	ipv6 := len(d.services) > 0 && netutils.IsIPv6CIDR(d.services[0])
-	d.advertise = advertiseAddress(net.ParseIP(d.AdvertiseAddress), net.ParseIP(d.BindAddress), ipv6)
+	look := func() ([]net.IP, net.IP) { return thisMachine(ipv6) }
+	if d.machine != nil {
+		look = d.machine
+	}
+	d.advertise = newAdvertised(net.ParseIP(d.AdvertiseAddress), net.ParseIP(d.BindAddress), look, d.Log)
 }
 
 // choosePodRanges returns the default of --cluster-cidr: a range for each family of Service
@@ -396,13 +400,16 @@ func (p *plan) apiserverConfig() apiserver.Config {
 	if p.auditPolicy != "" {
 		args = apiserver.AuditArgs(p.DataDir, args)
 	}
-	return apiserver.Config{
+	c := apiserver.Config{
 		Deviations:            p.deviations,
 		ServiceClusterIPRange: p.ServiceClusterIPRange,
 		ClusterDomain:         p.ClusterDomain,
 		DisableHTTP2:          p.DisableHTTP2,
-		AdvertiseAddress:      p.advertise,
 		Args:                  args,
 		BuiltIn:               p.location.BuiltIn(),
 	}
+	if !p.advertise.never() {
+		c.Advertised = p.advertise.IP
+	}
+	return c
 }

@@ -226,7 +226,9 @@ func (s *Server) createChain(c configs) error {
 	generic := c.kube.ControlPlane.Generic
 	generic.SkipOpenAPIInstallation = c.documents != nil
 	var kube *controlplane.Instance
-	renewIdentity(alone, func() { kube, err = c.kube.Complete().New(extensions.GenericAPIServer) })
+	completed := c.kube.Complete()
+	s.followAddress(c.kube)
+	renewIdentity(alone, func() { kube, err = completed.New(extensions.GenericAPIServer) })
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}

@@ -75,10 +75,9 @@ type Config struct {
 	// APIServices have the priorities of an extension. Nil: no such group.
 	Group func(informers.SharedInformerFactory) *genericapiserver.APIGroupInfo
 
-	// AdvertiseAddress goes into the endpoints of the kubernetes Service. It is nil if the
-	// machine has only loopback addresses. Then the Service has no endpoints, which avoids an
-	// error every ten seconds.
-	AdvertiseAddress net.IP
+	// Advertised returns the address for the endpoints of the kubernetes Service, every ten seconds. It
+	// returns nil while the machine has only loopback addresses. If it is nil itself, the Service has no endpoints.
+	Advertised func() net.IP
 	// ServiceClusterIPRange is one CIDR, or two of different families separated by a comma.
 	ServiceClusterIPRange string
 	// ClusterDomain is the DNS domain in the service account issuer.
@@ -221,14 +220,12 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 		address := c.SecureListener.Addr().(*net.TCPAddr)
 		o.SecureServing.BindAddress, o.SecureServing.BindPort = address.IP, address.Port
 	}
-	o.GenericServerRunOptions.AdvertiseAddress = c.AdvertiseAddress
 	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchGrace
-	if c.AdvertiseAddress == nil {
-		o.GenericServerRunOptions.AdvertiseAddress = net.IPv4(127, 0, 0, 1)
+	o.GenericServerRunOptions.AdvertiseAddress = c.advertised()
+	switch {
+	case c.Advertised == nil:
 		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
-	}
-
-	if c.SingleServer && c.AdvertiseAddress != nil && c.Deviations.On(deviations.SingleServer) {
+	case c.SingleServer && c.Deviations.On(deviations.SingleServer):
 		withoutEndpointLease(o)
 	}
 
