@@ -1,8 +1,14 @@
 package server
 
 import (
+	"io"
+	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
 )
 
 func TestParseEndpoint(t *testing.T) {
@@ -93,6 +99,46 @@ func TestAddressOfNodes(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("--advertise-url %q --control-plane-endpoint %q: nodes use %q, want %q", c.url, c.endpoint, got, c.want)
+		}
+	}
+}
+
+// A server keeps an address while the machine has it, and otherwise until there is another.
+func TestAddressOfAChangingMachine(t *testing.T) {
+	const lan, lease, bridge, vpn = "192.0.2.1", "192.0.2.77", "172.17.0.1", "198.51.100.1"
+	type look struct{ own, routed, want string } // the first of own's addresses is taken without a route
+	for name, looks := range map[string][]look{
+		"a late network":            {{"", "", ""}, {lan, "", lan}, {lan, lan, lan}},
+		"a bridge is up before":     {{bridge, "", bridge}, {bridge + " " + lan, lan, lan}, {bridge + " " + lan, bridge, lan}},
+		"another lease":             {{lan, lan, lan}, {lease, lease, lease}, {lease, "", lease}},
+		"the network goes and back": {{lan, lan, lan}, {bridge, "", lan}, {"", "", lan}, {bridge + " " + lan, lan, lan}},
+		"a network without a route": {{lan, "", lan}, {lease, "", lan}, {lease, "", lan}, {lease, "", lease}},
+		"a VPN comes and goes":      {{lan, lan, lan}, {vpn + " " + lan, vpn, lan}, {lan, lan, lan}},
+		"only the VPN is left":      {{lan, lan, lan}, {vpn, vpn, vpn}, {vpn + " " + lan, lan, vpn}, {lan, lan, lan}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var now look
+			log := logrus.New()
+			log.SetOutput(io.Discard)
+			a := newAdvertised(nil, net.IPv4zero, func() (own []net.IP, routed net.IP) {
+				for ip := range strings.FieldsSeq(now.own) {
+					own = append(own, net.ParseIP(ip))
+				}
+				return own, net.ParseIP(now.routed)
+			}, log)
+			for i, next := range looks {
+				now = next
+				if got := a.IP(); !got.Equal(net.ParseIP(now.want)) {
+					t.Errorf("%s, look %d: got %v, want %s", name, i+1, got, now.want)
+				}
+				time.Sleep(10 * time.Second)
+			}
+		})
+	}
+	for _, c := range []struct{ user, bind, want string }{{lan, "", lan}, {"", lan, lan}, {"127.0.0.1", lan, ""}, {lease, lan, lease}} {
+		a := newAdvertised(net.ParseIP(c.user), net.ParseIP(c.bind), func() ([]net.IP, net.IP) { return nil, net.ParseIP(vpn) }, nil)
+		if got := a.IP(); !got.Equal(net.ParseIP(c.want)) || a.never() != (c.want == "") {
+			t.Errorf("--advertise-address %q --bind-address %q: got %v, want %q for good", c.user, c.bind, got, c.want)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,6 +49,7 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // Karve reads from cluster-info the cluster that kubeadm join takes from it.
@@ -395,6 +397,40 @@ func TestJoiningObjectsThatAreRefused(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// What tells others this server's address follows it, with and without leases of other servers.
+func TestObjectsFollowTheAddress(t *testing.T) {
+	var at atomic.Pointer[net.IP] // nil: no network yet
+	machine := server.WithMachine(func() ([]net.IP, net.IP) {
+		if ip := at.Load(); ip != nil {
+			return []net.IP{*ip}, *ip
+		}
+		return nil, nil
+	})
+	alone := start(t, machine)
+	leasing := start(t, func(config *server.Config) {
+		machine(config)
+		config.NoControllers, config.DisableScheduler = true, true // one server in a process runs them
+		config.Upstream = []string{deviations.SingleServer.Name}
+	})
+	t.Cleanup(func() { alone.cancel(); leasing.cancel() }) // cancels both before the cleanup of either waits for its end
+	for _, now := range []string{"192.0.2.1", "192.0.2.77"} {
+		ip := net.ParseIP(now)
+		at.Store(&ip)
+		for _, c := range []*cluster{alone, leasing} {
+			eventually.Nil(t, "the objects follow", func() error {
+				slice, err := c.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				if url := clusterInfo(t, c).Server; url != "https://"+now+":"+c.port() || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != now {
+					return fmt.Errorf("alone: %v, want %s: cluster-info has %s, the endpoints are %v", c == alone, now, url, slice.Endpoints)
+				}
+				return nil
+			})
+		}
+	}
 }
 
 // A cluster without the objects, as of an earlier release, gets them at the next start. From then
