@@ -78,7 +78,7 @@ func table(c *server.Config) []option {
 
 		text(&c.BindAddress, listeners, "bind-address", "", "`IP` address of the secure listener (default: all addresses)"),
 		number(&c.SecurePort, listeners, "secure-port", server.DefaultSecurePort, "`PORT` of the secure listener; 0 picks a free one"),
-		text(&c.AdvertiseAddress, listeners, "advertise-address", "", "`IP` address at which nodes and Pods reach this server (default: that of the default route). With a loopback address, the Service kubernetes has no endpoints."),
+		text(&c.AdvertiseAddress, listeners, "advertise-address", "", "`IP` address at which nodes and Pods reach this server (default: that of the default route, and another when the machine has lost it). With a loopback address, the Service kubernetes has no endpoints."),
 		text(&c.AdvertiseURL, listeners, "advertise-url", "", "`URL` at which users reach the cluster, such as https://karve.example:6443 of a load balancer. The serving certificate contains the host, and karve kubeconfig prints the URL. (default: this server)"),
 		text(&c.ControlPlaneEndpoint, listeners, "control-plane-endpoint", "", "`HOST` or HOST:PORT at which nodes reach the API server, such as a load balancer (default: those of --advertise-url, else the advertised address and the secure port). kubeadm join gets it from the cluster, and the serving certificate contains it."),
 		text(&c.InsecureBindAddress, listeners, "insecure-bind-address", "127.0.0.1", "`IP` address of the insecure listener"),
