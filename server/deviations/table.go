@@ -154,7 +154,7 @@ var (
 	}
 	Streams = &Deviation{
 		Name:    "streams",
-		Instead: "A stop ends followed logs, exec, attach and port-forward, and not only watches. It cuts off clients that neither take nor send anything for 3 s, and names in the log for whom it waits. Clients on this machine see their connections end after the last answer instead of a second after GOAWAY.",
+		Instead: "A stop ends followed logs, exec, attach and port-forward, and not only watches. It cuts off clients for which a write or read waits for 3 s, because they stand still or are very slow, and names in the log for whom it waits. Clients on this machine see their connections end after the last answer instead of a second after GOAWAY.",
 		Gain:    "A stop with a followed log or an open exec takes 0.1 to 1 s, and one with a client that stands still takes 3 s, instead of a minute.",
 		Tests:   []string{"TestStopEndsStreams", "TestAwait", "TestFinish"},
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // Patience is how long nothing may have been written to a connection until a server that stops has nothing to write to it. Limit
-// is how long it waits for a client that takes nothing, and goodbye for one that has everything and does not hang up.
+// is how long it lets a write or read wait for a client, and goodbye for one that has everything and does not hang up.
 const (
 	Patience = 50 * time.Millisecond
 	Limit    = 3 * time.Second

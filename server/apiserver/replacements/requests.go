@@ -141,7 +141,7 @@ func (r *requests) close() <-chan struct{} {
 }
 
 // Await lets a server that stops wait for its requests, until ctx ends. These have the time that upstream gives them. But a client that
-// takes nothing of its response for patience, or sends nothing of its request, is cut off. Await logs who that was, and once for whom else
+// stands still, or is so slow that one write or read waits for patience, is cut off. Await logs who that was, and once for whom else
 // it waits. With a nil OpenRequests, it does nothing.
 func (s *OpenRequests) Await(ctx context.Context, patience time.Duration, log *logrus.Logger) {
 	if s == nil {
@@ -160,7 +160,7 @@ func (s *OpenRequests) Await(ctx context.Context, patience time.Duration, log *l
 		}
 		cut, waiting := s.requests.late(now() - patience)
 		if len(cut) > 0 {
-			log.Warnf("the stop cuts off clients that have neither taken nor sent anything for %v: %s", patience, strings.Join(cut, "; "))
+			log.Warnf("the stop cuts off clients for which a write or read has waited for %v, because they stand still or are very slow: %s", patience, strings.Join(cut, "; "))
 		}
 		if len(waiting) > 0 {
 			log.Infof("the stop waits for requests: %s", strings.Join(waiting, "; "))
