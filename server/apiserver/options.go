@@ -226,7 +226,8 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	case c.Advertised == nil:
 		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
 	case c.SingleServer && c.Deviations.On(deviations.SingleServer):
-		withoutEndpointLease(o)
+		// No lease is written every ten seconds, and the addresses of earlier starts are removed immediately.
+		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 	}
 
 	o.Etcd.StorageConfig.Transport.ServerList = c.Etcd.Endpoints

@@ -8,9 +8,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
-	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
-	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
 // withoutPeers stops the lease with which a server tells other API servers its address every
@@ -20,13 +18,6 @@ func withoutPeers(config *controlplaneapiserver.Config) {
 	if r := config.PeerEndpointLeaseReconciler; r != nil && config.PeerProxy == nil {
 		config.PeerEndpointLeaseReconciler = noPeers{r}
 	}
-}
-
-// withoutEndpointLease makes the endpoints of the kubernetes Service those of this server
-// only. No lease is written every ten seconds, and the addresses of earlier starts are removed
-// immediately.
-func withoutEndpointLease(o *options.ServerRunOptions) {
-	o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 }
 
 // identityLeaseRenewal is how often the API server's identity lease is written. The lease is

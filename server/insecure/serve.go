@@ -75,8 +75,9 @@ func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext
 	case <-ctx.Done():
 		drain, done := context.WithTimeout(context.Background(), opts.ShutdownTimeout)
 		go func() {
-			running.rest(drain, ports.Patience)
-			conns.Finish()
+			if running.wait(drain) == nil {
+				conns.Finish()
+			}
 		}()
 		_ = srv.Shutdown(drain)
 		done()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"sync"
-	"time"
 )
 
 // tally counts what is in flight. Unlike a sync.WaitGroup, it can be waited for while more is
@@ -48,20 +47,6 @@ func (t *tally) wait(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// rest returns when nothing has been in flight for d, or when ctx ends.
-func (t *tally) rest(ctx context.Context, d time.Duration) {
-	for t.wait(ctx) == nil {
-		select {
-		case <-time.After(d):
-		case <-ctx.Done():
-			return
-		}
-		if t.now() == 0 {
-			return
-		}
 	}
 }
 

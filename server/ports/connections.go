@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Patience is how long nothing may have been written to a connection until a server that stops has nothing to write to it. Limit
+// patience is how long nothing may have been written to a connection until a server that stops has nothing to write to it. Limit
 // is how long it lets a write or read wait for a client, and goodbye for one that has everything and does not hang up.
 const (
-	Patience = 50 * time.Millisecond
+	patience = 50 * time.Millisecond
 	Limit    = 3 * time.Second
 	goodbye  = time.Second
 )
@@ -115,7 +115,7 @@ func (c *connection) finish() {
 	defer c.Close()
 	for began, local := time.Now(), c.local(); ; {
 		writing, since := c.silent()
-		if local && !writing && since >= Patience {
+		if local && !writing && since >= patience {
 			break
 		}
 		if min(since, time.Since(began)) >= Limit {
@@ -124,7 +124,7 @@ func (c *connection) finish() {
 		select {
 		case <-c.gone:
 			return
-		case <-time.After(Patience / 5):
+		case <-time.After(patience / 5):
 		}
 	}
 	_ = c.CloseWrite() // where it is not known, the client has a second

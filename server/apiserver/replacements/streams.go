@@ -1,7 +1,6 @@
 package replacements
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/karve-k8s/karve/server/ports"
@@ -99,7 +97,12 @@ func (s *OpenRequests) serve(next http.Handler, w http.ResponseWriter, r *http.R
 	defer cancel(nil)
 	patience := patienceWith(r, info)
 	defer context.AfterFunc(s.ending, func() {
-		time.AfterFunc(patience, func() { cancel(errShutdown) })
+		time.AfterFunc(patience, func() {
+			cancel(errShutdown)
+			if r.Header["Upgrade"] != nil { // such a handler may ignore its context
+				time.AfterFunc(upgradePatience, func() { ports.Close(ctx) })
+			}
+		})
 	})()
 	cut := func() bool { return errors.Is(context.Cause(ctx), errShutdown) }
 	if patience == watchPatience {
@@ -110,9 +113,6 @@ func (s *OpenRequests) serve(next http.Handler, w http.ResponseWriter, r *http.R
 				panic(p)
 			}
 		}()
-	}
-	if _, ok := w.(http.Hijacker); ok {
-		w = responsewriter.WrapForHTTP1Or2(&upgradable{ResponseWriter: w, ctx: ctx, cut: cut})
 	}
 	next.ServeHTTP(w, r.WithContext(ctx))
 	if patience == finitePatience && cut() {
@@ -163,28 +163,4 @@ func (s *OpenRequests) Finish() {
 	s.end()
 	<-s.none()
 	s.connections.Finish()
-}
-
-// upgradable is a response whose connection is closed when the server stops, if a handler has
-// hijacked it. Such a handler may ignore its context.
-type upgradable struct {
-	http.ResponseWriter
-	ctx context.Context
-	cut func() bool
-}
-
-// Unwrap implements responsewriter.UserProvidedDecorator.
-func (u *upgradable) Unwrap() http.ResponseWriter { return u.ResponseWriter }
-
-// Hijack implements http.Hijacker.
-func (u *upgradable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := u.ResponseWriter.(http.Hijacker).Hijack()
-	if err == nil {
-		context.AfterFunc(u.ctx, func() {
-			if u.cut() {
-				time.AfterFunc(upgradePatience, func() { conn.Close() })
-			}
-		})
-	}
-	return conn, buffered, err
 }
