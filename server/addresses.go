@@ -26,8 +26,8 @@ type advertised struct {
 // machine returns the addresses of this machine of one family, and which of them the interface with the default route has, if there is one.
 type machine func() (own []net.IP, routed net.IP)
 
-func newAdvertised(users, bind net.IP, look machine, log *logrus.Logger) *advertised {
-	switch {
+func newAdvertised(c Config, ipv6 bool) *advertised {
+	switch users, bind := net.ParseIP(c.AdvertiseAddress), net.ParseIP(c.BindAddress); {
 	case users.IsLoopback():
 		return &advertised{}
 	case users != nil && !users.IsUnspecified():
@@ -35,11 +35,20 @@ func newAdvertised(users, bind net.IP, look machine, log *logrus.Logger) *advert
 	case bind != nil && !bind.IsUnspecified() && !bind.IsLoopback():
 		return &advertised{ip: bind}
 	}
-	return &advertised{look: look, log: log}
+	look := c.machine
+	if look == nil {
+		look = func() ([]net.IP, net.IP) { return thisMachine(ipv6) }
+	}
+	return &advertised{look: look, log: c.Log}
 }
 
-// never reports whether there is no address, and will be none.
-func (a *advertised) never() bool { return a.look == nil && a.ip == nil }
+// source returns IP, or nil if there will never be an address.
+func (a *advertised) source() func() net.IP {
+	if a.look == nil && a.ip == nil {
+		return nil
+	}
+	return a.IP
+}
 
 // withoutRoute is how long a lost address stays without a default route, which comes back soon after most losses. Meanwhile the
 // only other address may be that of a bridge of containers.

@@ -120,12 +120,12 @@ func TestAddressOfAChangingMachine(t *testing.T) {
 			var now look
 			log := logrus.New()
 			log.SetOutput(io.Discard)
-			a := newAdvertised(nil, net.IPv4zero, func() (own []net.IP, routed net.IP) {
+			a := newAdvertised(Config{Log: log, machine: func() (own []net.IP, routed net.IP) {
 				for ip := range strings.FieldsSeq(now.own) {
 					own = append(own, net.ParseIP(ip))
 				}
 				return own, net.ParseIP(now.routed)
-			}, log)
+			}}, false)
 			for i, next := range looks {
 				now = next
 				if got := a.IP(); !got.Equal(net.ParseIP(now.want)) {
@@ -136,8 +136,8 @@ func TestAddressOfAChangingMachine(t *testing.T) {
 		})
 	}
 	for _, c := range []struct{ user, bind, want string }{{lan, "", lan}, {"", lan, lan}, {"127.0.0.1", lan, ""}, {lease, lan, lease}} {
-		a := newAdvertised(net.ParseIP(c.user), net.ParseIP(c.bind), func() ([]net.IP, net.IP) { return nil, net.ParseIP(vpn) }, nil)
-		if got := a.IP(); !got.Equal(net.ParseIP(c.want)) || a.never() != (c.want == "") {
+		a := newAdvertised(Config{AdvertiseAddress: c.user, BindAddress: c.bind, machine: func() ([]net.IP, net.IP) { return nil, net.ParseIP(vpn) }}, false)
+		if got := a.IP(); !got.Equal(net.ParseIP(c.want)) || (a.source() == nil) != (c.want == "") {
 			t.Errorf("--advertise-address %q --bind-address %q: got %v, want %q for good", c.user, c.bind, got, c.want)
 		}
 	}

@@ -238,11 +238,7 @@ func (d *draft) parseRanges() {
 		d.ServiceClusterIPRange = DefaultServiceClusterIPRange
 	}
 	ipv6 := len(d.services) > 0 && netutils.IsIPv6CIDR(d.services[0])
-	look := func() ([]net.IP, net.IP) { return thisMachine(ipv6) }
-	if d.machine != nil {
-		look = d.machine
-	}
-	d.advertise = newAdvertised(net.ParseIP(d.AdvertiseAddress), net.ParseIP(d.BindAddress), look, d.Log)
+	d.advertise = newAdvertised(d.Config, ipv6)
 }
 
 // choosePodRanges returns the default of --cluster-cidr: a range for each family of Service
@@ -400,7 +396,8 @@ func (p *plan) apiserverConfig() apiserver.Config {
 	if p.auditPolicy != "" {
 		args = apiserver.AuditArgs(p.DataDir, args)
 	}
-	c := apiserver.Config{
+	return apiserver.Config{
+		Advertised:            p.advertise.source(),
 		Deviations:            p.deviations,
 		ServiceClusterIPRange: p.ServiceClusterIPRange,
 		ClusterDomain:         p.ClusterDomain,
@@ -408,8 +405,4 @@ func (p *plan) apiserverConfig() apiserver.Config {
 		Args:                  args,
 		BuiltIn:               p.location.BuiltIn(),
 	}
-	if !p.advertise.never() {
-		c.Advertised = p.advertise.IP
-	}
-	return c
 }
