@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/sirupsen/logrus"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	netutils "k8s.io/utils/net"
@@ -14,6 +13,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server/election"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 	"github.com/karve-k8s/karve/simulate"
 )
 
@@ -29,7 +29,7 @@ type simulation struct {
 // simulationConnection is what the part gets from other parts.
 type simulationConnection struct {
 	client       *rest.Config // an administrator's
-	informers    informers.SharedInformerFactory
+	informers    sharedinformers.Lasting
 	certificates *certs.Store
 }
 

@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -28,6 +27,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/nodes/tunnels"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 	"github.com/karve-k8s/karve/simulate"
 )
 
@@ -110,7 +110,7 @@ type sshTunnels struct {
 // sshConnection is what the second part gets from others.
 type sshConnection struct {
 	client       *rest.Config // an administrator's
-	informers    informers.SharedInformerFactory
+	informers    sharedinformers.Lasting
 	addressTypes []string // --kubelet-preferred-address-types
 }
 

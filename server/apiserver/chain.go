@@ -40,6 +40,7 @@ type configs struct {
 	kube       *controlplane.Config
 	aggregator *aggregatorserver.Config
 
+	informers sharedinformers.Lasting
 	stored    *prefixes
 	documents *openapi.Documents // nil: upstream's OpenAPI
 }
@@ -66,13 +67,19 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 			completed.InformerName.Release() // otherwise Run does
 		}
 	}()
-	cfg, err := newConfigs(ctx, completed, c)
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			end() // otherwise Run does
+		}
+	}()
+	cfg, err := newConfigs(ctx, life, completed, c)
 	if err != nil {
 		return nil, err
 	}
 	s = &Server{config: c, informerName: completed.InformerName, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
 		addressTypes: completed.KubeletConfig.PreferredAddressTypes,
-		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers, prefixes: cfg.stored,
+		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.informers, endInformers: end, prefixes: cfg.stored,
 		prepared: make(chan struct{})}
 	if s.interruptible, err = c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
@@ -83,10 +90,12 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 			check.stop() // otherwise Run does
 		}
 	}(s.stored)
-	if c.Deviations.On(deviations.EarlyInformers) {
-		if s.early, err = replacements.StartEarly(ctx, &cfg.extensions.GenericConfig.Config, s.informers); err != nil {
-			return nil, err
-		}
+	first := &cfg.extensions.GenericConfig.Config
+	if err := replacements.EndInformers(first, s.informers, end); err != nil {
+		return nil, err
+	}
+	if c.Deviations.On(deviations.EarlyInformers) && first.AuditBackend == nil {
+		s.early = replacements.NewEarly(life, end)
 	}
 	last := &cfg.aggregator.GenericConfig.Config // its handlers see a request first
 	last.AddReadyzChecks(c.ReadyChecks...)
@@ -103,7 +112,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	s.count(last)
 	s.buildPlainChains(last)
 	if err := s.createChain(cfg); err != nil {
-		s.early.Stop()
 		return nil, err
 	}
 	close(s.prepared)
@@ -115,13 +123,16 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 // and then each server.
 //
 // The node dialer is in the generic configuration because everything else captures it. It is the egress
-// selector's dialer for the cluster, which Config.Dial wraps.
-func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (configs, error) {
+// selector's dialer for the cluster, which Config.Dial wraps. The informers run until life ends, also those that admission
+// starts for the parameters of a policy and would end with it.
+func newConfigs(ctx, life context.Context, o options.CompletedOptions, own Config) (configs, error) {
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
 	generic, err := own.genericConfig(o.CompletedOptions, own.selector, o.InformerName, schemes)
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
+	lasting := sharedinformers.Last(generic.Informers, life)
+	generic.Informers = lasting
 	own.boundCollectors(generic.Config, o.Audit.WebhookOptions.ConfigFile, o.Traces.ConfigFile)
 	if own.Identity != "" && generic.APIServerID != "" { // without the feature gate, there is no Lease
 		generic.APIServerID = own.Identity
@@ -130,7 +141,7 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
 	// which they would share.
 	generic.HealthzChecks, generic.ReadyzChecks = slices.Clip(generic.HealthzChecks), slices.Clip(generic.ReadyzChecks)
-	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
+	c := configs{informers: lasting, stored: &prefixes{of: map[string]schema.GroupResource{}}}
 	if own.Deviations.On(deviations.OpenAPI) {
 		c.documents = openapi.NewDocuments(generic.OpenAPIConfig, generic.OpenAPIV3Config, enabled(utilfeature.DefaultMutableFeatureGate))
 	}

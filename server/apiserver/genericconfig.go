@@ -3,7 +3,6 @@ package apiserver
 import (
 	"fmt"
 	"net/http"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -37,10 +36,8 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/loopback"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
-
-// internalResync is how often the API server's own informers resync.
-const internalResync = 10 * time.Minute
 
 // sharedConfig is the configuration that the three servers share, while it is being built.
 type sharedConfig struct {
@@ -123,7 +120,7 @@ func (c *sharedConfig) useLoopback(own Config, name *cache.InformerName) (err er
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	c.Informers = informers.NewSharedInformerFactoryWithOptions(c.client, internalResync,
+	c.Informers = informers.NewSharedInformerFactoryWithOptions(c.client, sharedinformers.Resync,
 		informers.WithTransform(dropFieldOwners), informers.WithInformerName(name))
 	return nil
 }

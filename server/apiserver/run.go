@@ -13,13 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/ports"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // readyPoll is the time between two checks of a starting server. waitReady checks a slow start less often:
@@ -45,7 +45,8 @@ type Server struct {
 	drained       <-chan struct{}
 	insecureChain http.Handler
 	socketChain   http.Handler // nil without a socket
-	informers     informers.SharedInformerFactory
+	informers     sharedinformers.Lasting
+	endInformers  func()
 	addressTypes  []string // of nodes, the preferred one first
 	informerName  *cache.InformerName
 	early         *replacements.Early // nil: upstream's hook starts the informers
@@ -131,7 +132,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		s.early.Wait(running)
 	}
 	err := s.runBounded(running)
-	s.early.Stop()
+	s.endInformers()
 	stopServing()
 	plain.Wait()
 	err = errors.Join(err, s.requests.Wait())
@@ -164,9 +165,9 @@ func (s *Server) runBounded(ctx context.Context) error {
 	}
 }
 
-// Informers returns the API server's own informers. Those that it has started run until it has
-// drained. Other parts of the process may use the factory and add informers to it.
-func (s *Server) Informers() informers.SharedInformerFactory { return s.informers }
+// Informers returns the API server's own informers. Other parts of the process may use the factory, add informers to it and
+// start them: they run as long as the API server takes requests.
+func (s *Server) Informers() sharedinformers.Lasting { return s.informers }
 
 // NodeAddressTypes returns the types of node addresses at which the API server reaches kubelets, the
 // preferred one first.

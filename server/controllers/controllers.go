@@ -79,12 +79,10 @@ type Connection struct {
 	// Certificates has the keys with which controllers sign.
 	Certificates *certs.Store
 	// Informers are the API server's.
-	Informers informers.SharedInformerFactory
+	Informers sharedinformers.Lasting
 	// Writes tells which writes a deleted namespace waits for. If it is nil, other API
 	// servers may write to the datastore, and upstream's namespace controller runs.
 	Writes *replacements.Writes
-
-	begin func() // starts Informers, if they run longer than the controllers; otherwise nil
 }
 
 // Controllers are kube-controller-manager's controllers, with no port and no client-side rate
@@ -212,7 +210,6 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 		defer replacements.ResetGauges()
 		during := connection
 		during.Client, during.Anonymous = term.Fence(connection.Client), term.Fence(connection.Anonymous)
-		during.begin = func() { connection.Informers.StartWithContext(ctx) }
 		return c.run(leading, during, term, ready)
 	})
 }
@@ -287,9 +284,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	}
 
 	begin.End()
-	if connection.begin != nil { // none of them can start twice
-		connection.begin()
-	}
+	connection.Informers.StartWithContext(ctx)
 	shared.InformerFactory.StartWithContext(ctx)
 	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(shared.InformersStarted)

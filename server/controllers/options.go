@@ -18,27 +18,32 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/flags"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // extraControllers are off by default upstream and on in Karve, as with kubeadm:
 // without them, `kubeadm join` and bootstrap tokens do not work.
 var extraControllers = []string{names.BootstrapSignerController, names.TokenCleanerController}
 
+// noPort is why options of a port have no effect.
+const noPort = "the controllers have no port of their own; what is served is the API server's"
+
 var ownedFlags = map[string]string{
-	"master":                    "the API server is this process",
-	"kubeconfig":                "the API server is this process",
-	"authentication-kubeconfig": "the controllers have no port of their own",
-	"authorization-kubeconfig":  "the controllers have no port of their own",
-	"secure-port":               "the controllers have no port of their own",
-	"bind-address":              "the controllers have no port of their own",
-	"enable-leader-migration":   "no cloud-controller-manager runs controllers of this program",
-	"leader-migration-config":   "no cloud-controller-manager runs controllers of this program",
-	"cluster-cidr":              "use --cluster-cidr",
-	"service-cluster-ip-range":  "use --service-cluster-ip-range",
-	"feature-gates":             "use --feature-gates",
-	"v":                         "use --log-level",
-	"vmodule":                   "use --log-level",
-	"logging-format":            "use --log-format",
+	"[misc]":                          "the API server is this process",
+	"[secure serving]":                noPort,
+	"[authentication]":                noPort,
+	"[authorization]":                 noPort,
+	"[debugging]":                     noPort,
+	"[leader-migration]":              "no cloud-controller-manager runs controllers of this program",
+	"[logs]":                          "use --log-level and --log-format",
+	"kube-api-qps":                    flags.NoLimit,
+	"kube-api-burst":                  flags.NoLimit,
+	"use-service-account-credentials": "each controller has a service account of its own",
+	"cluster-cidr":                    "use --cluster-cidr",
+	"service-cluster-ip-range":        "use --service-cluster-ip-range",
+	"feature-gates":                   "use --feature-gates",
+	"emulated-version":                flags.OneVersion,
+	"min-compatibility-version":       flags.OneVersion,
 }
 
 // Settings are what a user decides about the controllers.
@@ -92,8 +97,6 @@ func Parse(s Settings) (*Upstream, error) {
 	// process, and wait only for its cores.
 	o.ResourceClaimController.ConcurrentSyncs = 10
 	o.GarbageCollectorController.ConcurrentGCSyncs = 10
-	// Each controller has its own identity, with only its own RBAC role.
-	o.KubeCloudShared.UseServiceAccountCredentials = true
 	o.KubeCloudShared.ClusterCIDR = s.ClusterCIDR
 	o.KubeCloudShared.AllocateNodeCIDRs = s.ClusterCIDR != ""
 	if first, second, ok := strings.Cut(s.ServiceClusterIPRange, ","); ok {
@@ -133,6 +136,9 @@ func (u *Upstream) NewElection(identity string, log *logrus.Logger) *election.El
 func (u *Upstream) Validate() error {
 	if err := u.KubeControllerManagerOptions.Validate(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()); err != nil {
 		return fmt.Errorf("--kube-controller-manager-arg: %w", err)
+	}
+	if every := u.Generic.MinResyncPeriod.Duration; every > 0 && every < sharedinformers.Resync {
+		return fmt.Errorf("--kube-controller-manager-arg: min-resync-period=%v: want %v at least, which is the API server's, whose informers the controllers use, or 0 for none", every, sharedinformers.Resync)
 	}
 	return u.checkNodeMasks()
 }

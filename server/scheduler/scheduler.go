@@ -56,12 +56,10 @@ type Connection struct {
 	// Client has the identity of kube-scheduler.
 	Client *rest.Config
 	// Informers are the API server's.
-	Informers informers.SharedInformerFactory
+	Informers sharedinformers.Lasting
 	// Controllers are the controllers. It is nil if there are none, or if they may stop before the
 	// scheduler. A scheduler with leader election does not use them.
 	Controllers Controllers
-
-	begin func() // starts Informers, if they run longer than the scheduler; otherwise nil
 }
 
 // Controllers are the controllers, as far as the scheduler shares their informers.
@@ -127,7 +125,6 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		defer resetGauges()
 		during := connection
 		during.Client = term.Fence(connection.Client)
-		during.begin = func() { connection.Informers.StartWithContext(ctx) }
 		return s.run(leading, during, ready)
 	})
 }
@@ -200,9 +197,7 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 
 	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
 	defer completed.EventBroadcaster.Shutdown()
-	if connection.begin != nil { // none of them can start twice
-		connection.begin()
-	}
+	connection.Informers.StartWithContext(ctx)
 	completed.InformerFactory.StartWithContext(ctx)
 	defer completed.InformerFactory.Shutdown()
 	completed.DynInformerFactory.Start(ctx.Done())
@@ -244,7 +239,7 @@ func (s *Scheduler) configure(ctx context.Context, connection Connection) (*sche
 	}
 	client := connection.Client
 	c.ComponentConfig.LeaderElection.LeaderElect = false
-	client.ContentType = c.ComponentConfig.ClientConnection.ContentType
+	client.ContentType, client.AcceptContentTypes = c.ComponentConfig.ClientConnection.ContentType, c.ComponentConfig.ClientConnection.AcceptContentTypes
 	c.KubeConfig = client
 	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "scheduler"))
 	if err != nil {

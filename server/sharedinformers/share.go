@@ -21,7 +21,26 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// Share makes the factory to use the informers of the factory from for these types. It fails
+// Resync is how often the API server's informers resync. No handler of a shared informer resyncs more often.
+const Resync = 10 * time.Minute
+
+// Lasting is a factory that several parts of the process use. Its informers run until its own context ends, whoever
+// starts them: one that has stopped cannot start again, and a part may fail and begin again.
+type Lasting struct {
+	informers.SharedInformerFactory
+	life context.Context
+}
+
+// Last makes f a factory whose informers run until life ends.
+func Last(f informers.SharedInformerFactory, life context.Context) Lasting { return Lasting{f, life} }
+
+// Start starts the informers that have been added, until the factory's own context ends.
+func (l Lasting) Start(<-chan struct{}) { l.SharedInformerFactory.StartWithContext(l.life) }
+
+// StartWithContext is Start.
+func (l Lasting) StartWithContext(context.Context) { l.SharedInformerFactory.StartWithContext(l.life) }
+
+// Share makes the factory to use the informers of the factory from for these types, with its own resync. It fails
 // if to already has informers for them.
 //
 // With [deviations.SharedInformers] off, it does nothing.
@@ -38,8 +57,11 @@ func Share(to, from informers.SharedInformerFactory, switches deviations.Switche
 		if err != nil {
 			return fmt.Errorf("share informers: %w", err)
 		}
-		var theirs cache.SharedIndexInformer = &sharedInformer{SharedIndexInformer: generic.Informer()}
-		ours := to.InformerFor(object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return theirs })
+		var theirs cache.SharedIndexInformer
+		ours := to.InformerFor(object, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			theirs = &sharedInformer{SharedIndexInformer: generic.Informer(), resync: resync}
+			return theirs
+		})
 		if ours != theirs {
 			return fmt.Errorf("share informers: the factory already has an informer for %s", resource.Resource)
 		}
@@ -61,6 +83,7 @@ func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
 // their handlers before they are complete. When its run ends, it removes its handlers.
 type sharedInformer struct {
 	cache.SharedIndexInformer
+	resync time.Duration // of handlers without their own
 
 	mu      sync.Mutex
 	running <-chan struct{} // nil before the run, closed after it
@@ -120,6 +143,9 @@ func (s *sharedInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if options.ResyncPeriod == nil {
+		options.ResyncPeriod = &s.resync
+	}
 	r := &handlerRegistration{handler: h, options: options, synced: make(chan struct{}), registered: make(chan struct{})}
 	if s.running != nil {
 		if err := s.register(r); err != nil {
@@ -173,8 +199,7 @@ func (s *sharedInformer) unregister(r *handlerRegistration) error {
 
 func (s *sharedInformer) Run(stop <-chan struct{}) { s.RunWithContext(wait.ContextForChannel(stop)) }
 
-// RunWithContext calls the handlers until ctx ends. It also runs the owner's informer, unless
-// the owner has started it.
+// RunWithContext calls the handlers until ctx ends. The owner runs the informer.
 func (s *sharedInformer) RunWithContext(ctx context.Context) {
 	s.mu.Lock()
 	if s.running != nil { // another factory that shares this informer has started it
@@ -189,7 +214,6 @@ func (s *sharedInformer) RunWithContext(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	context.AfterFunc(ctx, s.detach)
-	s.SharedIndexInformer.RunWithContext(ctx) // returns immediately if it runs
 }
 
 func (s *sharedInformer) detach() {

@@ -44,17 +44,13 @@ type InformerFactory interface {
 // hooks. Most of those check whether the informers have synced, and check again after 100 ms.
 // With Early, the first check succeeds.
 //
-// The informers get a cancellable context, where upstream's hook passes a channel. For each
-// context derived from one that wraps a channel, the standard library keeps a goroutine, and
-// each informer has two such contexts.
-//
 // The informers send the same requests as upstream's do later, to the same handlers. Like
 // upstream's, they stop after the pre-shutdown hooks, when no more requests are accepted.
 // Until then, the server handles requests, and their authorization and admission read the
 // informers.
 type Early struct {
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel func()
 	filled chan struct{} // closed once all informers have synced
 
 	Factories []InformerFactory
@@ -62,21 +58,20 @@ type Early struct {
 	Hooks     func() error // runs the pre-shutdown hooks
 }
 
-// StartEarly replaces upstream's hook in first, the server whose hooks the others inherit. It
-// returns nil if the informers have to wait for the hook: an audit backend starts after the
-// chain is prepared, and must see every request.
-func StartEarly(ctx context.Context, first *genericapiserver.Config, shared InformerFactory) (*Early, error) {
-	if first.AuditBackend != nil || first.DisabledPostStartHooks.Has(StartInformersHook) {
-		return nil, nil
-	}
-	e := &Early{filled: make(chan struct{})}
-	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	err := first.AddPostStartHook(StartInformersHook, func(hc genericapiserver.PostStartHookContext) error {
-		context.AfterFunc(hc, e.cancel)
-		shared.StartWithContext(e.ctx) // starts those that were added since
+// EndInformers replaces upstream's hook in first, the server whose hooks the others inherit. The hook starts the informers
+// that have been added, and calls end when it ends.
+func EndInformers(first *genericapiserver.Config, shared InformerFactory, end func()) error {
+	return first.AddPostStartHook(StartInformersHook, func(hc genericapiserver.PostStartHookContext) error {
+		context.AfterFunc(hc, end)
+		shared.StartWithContext(hc)
 		return nil
 	})
-	return e, err
+}
+
+// NewEarly returns an Early whose informers run until ctx ends, which cancel ends. An audit backend starts after the chain
+// is prepared, and must see every request. So with one, the informers have to wait for the hook.
+func NewEarly(ctx context.Context, cancel func()) *Early {
+	return &Early{ctx: ctx, cancel: cancel, filled: make(chan struct{})}
 }
 
 // StopAfterHooks stops the informers when last has run its pre-shutdown hooks and delay has
@@ -125,13 +120,6 @@ func (e *Early) Filled() <-chan struct{} { return e.filled }
 
 // Stopped returns a channel that is closed when the informers have been stopped.
 func (e *Early) Stopped() <-chan struct{} { return e.ctx.Done() }
-
-// Stop stops the informers. On a nil Early, it does nothing.
-func (e *Early) Stop() {
-	if e != nil {
-		e.cancel()
-	}
-}
 
 // Watches returns the number of running informers, each of which has a watch.
 func (e *Early) Watches() (n int) {
