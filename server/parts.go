@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -145,6 +146,13 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.first = &ready.FirstObjects{Client: s.adminClient, Missing: func(err error) {
 		s.Log.Warnf("the cluster goes on without an object that a new Pod may need: %v", explain(err))
 	}}
+	for _, r := range p.services {
+		s.first.Services = append(s.first.Services, r.String())
+	}
+	s.first.Differs = func(stored []string) {
+		s.Log.Warnf("--service-cluster-ip-range %s has no effect: the ServiceCIDR kubernetes has %s. Name that range again, or create another ServiceCIDR with the new one",
+			s.ServiceClusterIPRange, strings.Join(stored, ","))
+	}
 	if p.controllers != nil {
 		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()
 	}

@@ -218,6 +218,8 @@ func (d *draft) parseRanges() {
 		if ones, bits := s.Mask.Size(); bits-ones < 3 { // as upstream, whose message does not name the option
 			d.addf("--service-cluster-ip-range %s: want 8 addresses at least, such as a range of size /%d", s, bits-3)
 			usable = false
+		} else if bits == 128 && ones < 64 { // upstream takes it, and has no address for any Service
+			d.addf("--service-cluster-ip-range %s: want an IPv6 range of size /64 at most", s)
 		}
 		for _, p := range pods {
 			if overlap(s, p) {

@@ -5,12 +5,14 @@ package ready
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
 
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
@@ -22,6 +24,10 @@ type FirstObjects struct {
 	Client func() *rest.Config
 	// ServiceAccounts means that a controller creates the default service account.
 	ServiceAccounts bool
+	// Services are the ranges of Service addresses that the server was given. Differs is called with those of the cluster's
+	// first start if they count instead. It may be nil.
+	Services []string
+	Differs  func(first []string)
 	// Missing is called if Run no longer waits, with the reason.
 	Missing func(error)
 
@@ -74,9 +80,33 @@ waiting:
 			return nil
 		}
 	}
+	if f.Differs != nil {
+		f.compareServices(ctx, client)
+	}
 	ready()
 	<-ctx.Done()
 	return nil
+}
+
+// compareServices calls Differs unless the ServiceCIDR of the first start has the ranges, or an administrator has added them.
+func (f *FirstObjects) compareServices(ctx context.Context, client kubernetes.Interface) {
+	all, err := client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil { // its API may be off
+		return
+	}
+	var first, others []string
+	for _, r := range all.Items {
+		if r.Name == defaultservicecidr.DefaultServiceCIDRName {
+			first = r.Spec.CIDRs
+		} else {
+			others = append(others, r.Spec.CIDRs...)
+		}
+	}
+	added := func(r string) bool { return slices.Contains(first, r) || slices.Contains(others, r) }
+	if first == nil || slices.Equal(first, f.Services) || others != nil && !slices.ContainsFunc(f.Services, func(r string) bool { return !added(r) }) {
+		return
+	}
+	f.Differs(first)
 }
 
 // LastError returns the last reason why the part was not ready.
