@@ -32,7 +32,6 @@ func Stopping(now bool) { isStopping.Store(now) }
 
 // These are reasons that several rows have.
 const (
-	stoppedEarly = "stopped while it started"         // a stop is the only end of a wait for caches
 	atTheStop    = "the server stops"                 // and ends what was under way
 	startedFirst = "the namespace is being created"   // and the caller tries again
 	terminating  = "the namespace is being deleted"   // and refuses new objects
@@ -66,18 +65,9 @@ var demotions = []Demotion{
 	{Message: "failed to sync with latest state: ", Error: canceled, Reason: "its client has ended the watch"},
 	{Message: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start creates the Service before its address, and this allocates it"},
 
-	// Messages of a stop.
-	{Message: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were created"},
-	{Message: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
-	{Message: "Unable to sync caches", Reason: stoppedEarly},
-	{Message: "Timed out waiting for caches to sync", Reason: stoppedEarly},
-	{Message: "Timed out waiting for quota monitor sync", Reason: stoppedEarly},
-	{Message: "Unable start event watcher (will not retry!)", Error: "broadcaster already stopped", Reason: stoppedEarly},
-	{Message: "Error removing old endpoints from kubernetes service: no API server IP addresses were listed in storage", Reason: stoppedEarly},
-	{Message: "Unhandled Error", Error: "timed out waiting for caches to sync", Reason: stoppedEarly},
-	{Message: "Unhandled Error", Error: "Unable to sync caches for", Reason: stoppedEarly},
-	{Message: "Unhandled Error", Error: "unable to sync caches for", Reason: stoppedEarly},
-	{Message: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
+	// Upstream waits for the objects of new kinds for 30 s, and Karve for one.
+	{Message: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: "the garbage collector does not wait for them, and what keeps them away is logged, too"},
+	// Messages of an end.
 	{Error: "loopback server is closed: connection refused", Reason: "a control plane of this process has ended before its client"},
 	{Message: "Failed to encode watch event", Error: "loopback response body is closed", Reason: "an informer of this process has ended its watch"},
 

@@ -176,7 +176,11 @@ func TestRealErrorsAreNotDemoted(t *testing.T) {
 		{"Status after running PostFilter plugins for pod", ""},
 		{"failed to sync with latest state: rpc error: code = Unavailable desc = datastore postgres://u@h/db: connection refused", ""},
 		{"Failed to watch", "failed to list *v1.Pod: the server could not find the requested resource"},
-		{"Unable to record event (will not retry!)", "broadcaster already stopped"}, // of a server that does not stop
+		// Of a server that does not stop.
+		{"Unable to record event (will not retry!)", "broadcaster already stopped"},
+		{"Unable to sync caches", ""},
+		{"Timed out waiting for quota monitor sync", ""},
+		{unhandled, "timed out waiting for caches to sync"},
 		{"Server rejected event (will not retry!)", `events is forbidden: User "system:serviceaccount:shop:web" cannot create resource "events"`},
 		{"Error updating lease", `Operation cannot be fulfilled on leases.coordination.k8s.io "lock": the object has been modified`},
 		{"Deletion of namespace failed", `unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: stale GroupVersion discovery`},
