@@ -23,6 +23,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/server/resourceconfig"
@@ -151,25 +152,26 @@ type Certificates struct {
 	ServiceAccountKey                         string
 }
 
-// ownedFlags are upstream's flags that other parts of Karve depend on, with what to use
+const bound = "the listener is bound before the API server starts"
+
+// ownedFlags are upstream's flags that other parts of Karve depend on or that have no effect, with what to use
 // instead. A user cannot pass them through.
 var ownedFlags = map[string]string{
-	"etcd-servers":         "use --datastore-endpoint",
-	"etcd-cafile":          "use --datastore-cafile",
-	"etcd-certfile":        "use --datastore-certfile",
-	"etcd-keyfile":         "use --datastore-keyfile",
-	"bind-address":         "use --bind-address",
-	"secure-port":          "use --secure-port",
-	"advertise-address":    "use --advertise-address",
-	"cert-dir":             "certificates are under the data directory",
-	"permit-port-sharing":  "the listener is bound before the API server starts",
-	"tls-cert-file":        "use --tls-cert-file",
-	"tls-private-key-file": "use --tls-private-key-file",
-	"v":                    "use --log-level",
-	"vmodule":              "use --log-level",
-	"logging-format":       "use --log-format",
-	"log-flush-frequency":  "use --log-format",
-	"client-ca-file":       "put your client-ca.crt and client-ca.key into the certs directory before the first start",
+	"service-cluster-ip-range": "use --service-cluster-ip-range",
+	"etcd-servers":             "use --datastore-endpoint",
+	"etcd-cafile":              "use --datastore-cafile",
+	"etcd-certfile":            "use --datastore-certfile",
+	"etcd-keyfile":             "use --datastore-keyfile",
+	"bind-address":             "use --bind-address",
+	"secure-port":              "use --secure-port",
+	"advertise-address":        "use --advertise-address",
+	"cert-dir":                 "certificates are under the data directory",
+	"permit-port-sharing":      bound,
+	"permit-address-sharing":   bound,
+	"tls-cert-file":            "use --tls-cert-file",
+	"tls-private-key-file":     "use --tls-private-key-file",
+	"[logs]":                   "use --log-level and --log-format",
+	"client-ca-file":           "put your client-ca.crt and client-ca.key into the certs directory before the first start",
 }
 
 // owned returns the flags that a user cannot pass through with this configuration.
@@ -201,6 +203,12 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	}
 	o.GenericServerRunOptions.ComponentGlobalsRegistry = trial
 	sets := o.Flags() // first, because creating a flag sets its field to the flag's default
+	o.Flagz = flagz.NamedFlagSetsReader{FlagSets: sets}
+	for _, urls := range []string{"etcd-servers", "etcd-servers-overrides"} { // they may have passwords
+		if err := sets.FlagSet("etcd").SetAnnotation(urls, "classified", []string{"true"}); err != nil {
+			return nil, nil, err
+		}
+	}
 	o.GenericServerRunOptions.ComponentGlobalsRegistry = process
 
 	o.SecureServing.Listener = c.SecureListener

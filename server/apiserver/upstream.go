@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/server/flagz"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
 	basecompatibility "k8s.io/component-base/compatibility"
@@ -44,6 +45,7 @@ func ParseUpstream(args []string) (*Upstream, error) {
 	o.GenericServerRunOptions.ComponentGlobalsRegistry = trial
 	u := &Upstream{ServerRunOptions: o, sets: o.Flags(), all: pflag.NewFlagSet(upstreamsName, pflag.ContinueOnError), trial: trial}
 	o.GenericServerRunOptions.ComponentGlobalsRegistry = process
+	o.Flagz = flagz.NamedFlagSetsReader{FlagSets: u.sets}
 	verflag.AddFlags(u.sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(u.sets.FlagSet("global"), upstreamsName, logs.SkipLoggingConfigurationFlags())
 	u.all.SetOutput(io.Discard)

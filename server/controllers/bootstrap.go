@@ -19,7 +19,7 @@ func (u *Upstream) MakesServiceAccounts() bool { return u.Runs(names.ServiceAcco
 func (u *Upstream) Bootstrap(store *certs.Store) (bootstrap.Options, error) {
 	o := bootstrap.Options{
 		ServiceAccounts:    u.MakesServiceAccounts(),
-		ControllerAccounts: u.KubeCloudShared.UseServiceAccountCredentials && u.RunsDefaults(),
+		ControllerAccounts: u.RunsDefaults(),
 		AggregatedRoles:    u.Runs(names.ClusterRoleAggregationController),
 	}
 	if u.Runs(names.RootCACertificatePublisherController) {

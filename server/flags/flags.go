@@ -5,6 +5,7 @@
 package flags
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,8 +19,8 @@ import (
 // all the problems, joined. option is the name of the option the user wrote,
 // without dashes, for the messages.
 //
-// owned are the flags that Karve sets itself because another part depends on
-// their value; the reason is the map's value and is told to the user.
+// owned are the flags that would have no effect, or that Karve sets itself because another part depends on
+// their value; "[NAME]" is all flags of a set. The reason is the map's value and is told to the user.
 func Apply(component, option string, sets cliflag.NamedFlagSets, owned map[string]string, args []string) error {
 	all := pflag.NewFlagSet(component, pflag.ContinueOnError)
 	for _, set := range sets.FlagSets {
@@ -29,11 +30,11 @@ func Apply(component, option string, sets cliflag.NamedFlagSets, owned map[strin
 	for _, arg := range args {
 		name, value, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		flag := all.Lookup(name)
-		switch reason, isOwned := owned[name]; {
+		switch reason := reason(sets, owned, name); {
 		case flag == nil:
 			errs = append(errs, fmt.Errorf("--%s: %s has no flag %q%s", option, component, name, propose(name, all)))
 			continue
-		case isOwned:
+		case reason != "":
 			errs = append(errs, fmt.Errorf("--%s: %s is not for users: %s", option, name, reason))
 			continue
 		case !hasValue && flag.NoOptDefVal != "":
@@ -49,12 +50,28 @@ func Apply(component, option string, sets cliflag.NamedFlagSets, owned map[strin
 	return errors.Join(errs...)
 }
 
+// Reasons of the controllers and the scheduler.
+const (
+	NoLimit    = "requests from within this process have no limit"
+	OneVersion = "all parts have one version: use --kube-apiserver-arg"
+)
+
 // Find reports whether sets have a flag. If it is one of owned, instead is what to use in its place.
 func Find(sets cliflag.NamedFlagSets, owned map[string]string, name string) (found bool, instead string) {
 	for _, set := range sets.FlagSets {
 		found = found || set.Lookup(name) != nil
 	}
-	return found, owned[name]
+	return found, reason(sets, owned, name)
+}
+
+// reason returns why a flag is one of owned, or nothing.
+func reason(sets cliflag.NamedFlagSets, owned map[string]string, name string) string {
+	for section, set := range sets.FlagSets {
+		if set.Lookup(name) != nil {
+			return cmp.Or(owned[name], owned["["+section+"]"])
+		}
+	}
+	return ""
 }
 
 // cause strips pflag's own sentence, which repeats name and value.

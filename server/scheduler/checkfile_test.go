@@ -7,19 +7,18 @@ import (
 	"testing"
 )
 
-// A configuration file of another installation names a kubeconfig that this machine does not have.
-func TestFileNamesAKubeconfig(t *testing.T) {
-	dir := t.TempDir()
-	file, there, missing := filepath.Join(dir, "scheduler.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "scheduler.conf")
-	if err := os.WriteFile(there, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+// A configuration file is refused for what would have no effect; what is upstream's default may stand there.
+func TestFileHasAnEffect(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "scheduler.yaml")
 	for content, want := range map[string]string{
-		"":                           "",
-		"clientConnection: {qps: 7}": "",
-		"clientConnection: {kubeconfig: " + there + "}":   "",
-		"clientConnection: {kubeconfig: " + missing + "}": "clientConnection.kubeconfig: open " + missing,
-		"parallelism: many": "parallelism",
+		"": "",
+		"clientConnection: {kubeconfig: '', qps: 50, burst: 100, contentType: application/json}\nenableProfiling: true": "",
+		"clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}":                                                "remove clientConnection.kubeconfig: the API server",
+		"clientConnection: {qps: 7}":       "remove clientConnection.qps: requests from",
+		"clientConnection: {burst: 7}":     "remove clientConnection.burst: ",
+		"enableProfiling: false":           "remove enableProfiling: the scheduler has no port",
+		"enableContentionProfiling: false": "remove enableContentionProfiling: ",
+		"parallelism: many":                "parallelism",
 	} {
 		if err := os.WriteFile(file, []byte("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"+content+"\n"), 0o600); err != nil {
 			t.Fatal(err)

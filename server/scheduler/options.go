@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
@@ -13,18 +12,27 @@ import (
 	"github.com/karve-k8s/karve/server/flags"
 )
 
+// Reasons why an option has no effect.
+const (
+	noPort    = "the scheduler has no port of its own; what is served is the API server's"
+	inProcess = "the API server is this process"
+)
+
 var ownedFlags = map[string]string{
-	"master":                    "the API server is this process",
-	"kubeconfig":                "the API server is this process",
-	"authentication-kubeconfig": "the scheduler has no port of its own",
-	"authorization-kubeconfig":  "the scheduler has no port of its own",
-	"secure-port":               "the scheduler has no port of its own",
-	"bind-address":              "the scheduler has no port of its own",
+	"master":                    inProcess,
+	"kubeconfig":                inProcess,
+	"[secure serving]":          noPort,
+	"[authentication]":          noPort,
+	"[authorization]":           noPort,
+	"profiling":                 noPort,
+	"contention-profiling":      noPort,
+	"kube-api-qps":              flags.NoLimit,
+	"kube-api-burst":            flags.NoLimit,
 	"write-config-to":           "it would end the process",
 	"feature-gates":             "use --feature-gates",
-	"v":                         "use --log-level",
-	"vmodule":                   "use --log-level",
-	"logging-format":            "use --log-format",
+	"emulated-version":          flags.OneVersion,
+	"min-compatibility-version": flags.OneVersion,
+	"[logs]":                    "use --log-level and --log-format",
 }
 
 // Upstream is kube-scheduler's own options, with Karve's defaults and the user's settings.
@@ -72,28 +80,37 @@ func (u *Upstream) Validate() error {
 	if errs := u.Options.Validate(); len(errs) > 0 {
 		return fmt.Errorf("--"+option+": %w", errors.Join(errs...))
 	}
-	if err := checkFile(u.ConfigFile); err != nil {
+	if err := u.checkFile(); err != nil {
 		return fmt.Errorf("--%s config=%s: %w", option, u.ConfigFile, err)
 	}
 	return nil
 }
 
-// checkFile reads a configuration file as the start does later.
-func checkFile(file string) error {
-	if file == "" {
+// checkFile reads a configuration file as the start does later. It refuses fields that would have no effect.
+func (u *Upstream) checkFile() error {
+	if u.ConfigFile == "" {
 		return nil
 	}
-	config, err := options.LoadConfigFromFile(klog.Background(), file)
+	config, err := options.LoadConfigFromFile(klog.Background(), u.ConfigFile)
 	if err != nil {
 		return err
 	}
-	// Upstream reads this kubeconfig, which is then not used.
-	if name := config.ClientConnection.Kubeconfig; name != "" {
-		if _, err := clientcmd.LoadFromFile(name); err != nil {
-			return fmt.Errorf("clientConnection.kubeconfig: %w: remove the field, because the API server is this process", err)
+	client, usual := config.ClientConnection, u.ComponentConfig.ClientConnection
+	for _, field := range []struct {
+		name, why string
+		given     bool
+	}{
+		{"clientConnection.kubeconfig", inProcess, client.Kubeconfig != ""},
+		{"clientConnection.qps", flags.NoLimit, client.QPS != usual.QPS},
+		{"clientConnection.burst", flags.NoLimit, client.Burst != usual.Burst},
+		{"enableProfiling", noPort, !config.EnableProfiling},
+		{"enableContentionProfiling", noPort, !config.EnableContentionProfiling},
+	} {
+		if field.given {
+			err = errors.Join(err, fmt.Errorf("remove %s: %s", field.name, field.why))
 		}
 	}
-	return nil
+	return err
 }
 
 // source is what has the settings for leader election, for messages.
