@@ -53,6 +53,7 @@ var mistakes = map[string]struct {
 	}, []string{"--etcd-listen http://127.0.0.1:0", "does not tell which user", "use https://"}},
 	"insecure to all":                 {func(c *Config) { c.InsecureBindAddress = "0.0.0.0" }, []string{"--insecure-bind-address", "--insecure-allow-remote"}},
 	"service range":                   {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/33" }, []string{"--service-cluster-ip-range 10.96.0.0/33"}},
+	"too many Services":               {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/16,fd00::/63" }, []string{"--service-cluster-ip-range fd00::/63: want an IPv6 range of size /64 at most"}},
 	"two ranges of a family":          {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/16,10.97.0.0/16" }, []string{"--service-cluster-ip-range", "one family"}},
 	"three ranges":                    {func(c *Config) { c.ServiceClusterIPRange = "10.1.0.0/16,fd00::/112,10.2.0.0/16" }, []string{"--service-cluster-ip-range", "want one range"}},
 	"cluster range":                   {func(c *Config) { c.ClusterCIDR = "pods" }, []string{"--cluster-cidr pods"}},
@@ -104,6 +105,8 @@ var mistakes = map[string]struct {
 		c.DatastoreEndpoint, c.APIServerArgs = "memory://", []string{"etcd-prefix=/elsewhere"}
 	}, []string{"--kube-apiserver-arg", "etcd-prefix"}},
 	"controllers' own flag":               {func(c *Config) { c.ControllerManagerArgs = []string{"secure-port=1"} }, []string{"--kube-controller-manager-arg", "have no port of their own"}},
+	"limit of the controllers":            {func(c *Config) { c.ControllerManagerArgs = []string{"kube-api-qps=1"} }, []string{"--kube-controller-manager-arg: kube-api-qps", "no limit"}},
+	"resync of the controllers":           {func(c *Config) { c.ControllerManagerArgs = []string{"min-resync-period=1m"} }, []string{"--kube-controller-manager-arg: min-resync-period=1m0s: want 10m0s at least"}},
 	"election without others":             {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "no other server", "--etcd-listen"}},
 	"scheduler's election without others": {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=true"} }, []string{"--kube-scheduler-arg: leader-elect=true", "no other server"}},
 	"lease without others":                {func(c *Config) { c.SchedulerArgs = []string{"leader-elect-lease-duration=30s"} }, []string{"--kube-scheduler-arg: leader-elect-lease-duration", "no other server"}},
@@ -147,7 +150,7 @@ var mistakes = map[string]struct {
 	"scheduler's flag":       {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
 	"backups in a file":      {func(c *Config) { c.BackupDir = os.DevNull }, []string{"--backup-dir /dev/null", "not a directory"}},
 	"scheduler's own flag":   {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
-	"scheduler's flag value": {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qps=fast"} }, []string{"--kube-scheduler-arg", "kube-api-qps=fast"}},
+	"scheduler's flag value": {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=maybe"} }, []string{"--kube-scheduler-arg", "leader-elect=maybe"}},
 }
 
 func TestValidateNamesTheOption(t *testing.T) {

@@ -8,19 +8,64 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/spf13/pflag"
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cliflag "k8s.io/component-base/cli/flag"
+	apioptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	manageroptions "k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	scheduleroptions "k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/scheduler"
 )
 
 // These tests use upstream options that change what is served and how it is reached.
+
+// TestEachOptionOfUpstreamHasAnEffectOrIsRefused: testdata/options.txt has the options that are passed on, and that somebody has
+// seen to have their effect in this process. Look at one that is new, and add it there or to the package's ownedFlags. Upstream's
+// controllers get the options of their own sections as a whole.
+func TestEachOptionOfUpstreamHasAnEffectOrIsRefused(t *testing.T) {
+	manager, err := manageroptions.NewKubeControllerManagerOptions()
+	fatal(t, err)
+	known, err := os.ReadFile("testdata/options.txt")
+	fatal(t, err)
+	var passed []string
+	for component, of := range map[string]struct {
+		sets cliflag.NamedFlagSets
+		find func(string) (bool, string)
+	}{
+		"kube-apiserver":      {apioptions.NewServerRunOptions().Flags(), apiserver.Find},
+		controllers.Component: {manager.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()), controllers.Find},
+		scheduler.Component:   {*scheduleroptions.NewOptions().Flags, scheduler.Find},
+	} {
+		for section, set := range of.sets.FlagSets {
+			line := component + " [" + section + "]"
+			set.VisitAll(func(f *pflag.Flag) {
+				if _, instead := of.find(f.Name); instead == "" {
+					line += " " + f.Name
+				}
+			})
+			if !strings.HasSuffix(line, "]") && !strings.HasSuffix(section, "-controller") {
+				passed = append(passed, line)
+			}
+		}
+	}
+	slices.Sort(passed)
+	if got := strings.Join(passed, "\n") + "\n"; got != string(known) {
+		t.Errorf("other options are passed on than those of testdata/options.txt:\n%s", got)
+	}
+}
 
 // connectProxy is an HTTP CONNECT proxy at a Unix socket. It records the destinations.
 type connectProxy struct {

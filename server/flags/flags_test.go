@@ -24,10 +24,11 @@ func testSets() (*values, cliflag.NamedFlagSets) {
 	other := sets.FlagSet("two")
 	other.BoolVar(&v.verbose, "verbose", false, "")
 	other.StringVar(&v.owned, "etcd-servers", "ours", "")
+	sets.FlagSet("a port").StringVar(&v.owned, "tls-cert-file", "ours", "")
 	return v, sets
 }
 
-var owned = map[string]string{"etcd-servers": "use --datastore-endpoint"}
+var owned = map[string]string{"etcd-servers": "use --datastore-endpoint", "[a port]": "there is none"}
 
 func TestApplySets(t *testing.T) {
 	v, sets := testSets()
@@ -56,6 +57,7 @@ func TestApplyRefuses(t *testing.T) {
 		"event-tll=1m":   `--server-arg: server has no flag "event-tll"; did you mean "event-ttl"?`,
 		"frobnicate=1":   `--server-arg: server has no flag "frobnicate"`,
 		"etcd-servers=x": `--server-arg: etcd-servers is not for users: use --datastore-endpoint`,
+		"tls-cert-file=": `--server-arg: tls-cert-file is not for users: there is none`,
 		"etcd-servers":   `--server-arg: etcd-servers is not for users: use --datastore-endpoint`,
 		"event-ttl=soon": `--server-arg: event-ttl=soon: time: invalid duration "soon"`,
 		"event-ttl":      `--server-arg: event-ttl needs a value: event-ttl=…`,
