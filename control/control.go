@@ -77,6 +77,9 @@ const EncryptionPath = "/encryption"
 // PagePath asks where the page for people is (GET): its URL, in JSON.
 const PagePath = "/page"
 
+// NoticesPath asks what an administrator should know of a server that is ready (GET): a list of sentences, in JSON.
+const NoticesPath = "/notices"
+
 // Manifests is the state of the directory of manifests.
 type Manifests struct {
 	Dir     string     `json:"directory"`
@@ -278,6 +281,11 @@ func (c *Client) Page(ctx context.Context) (at string, err error) {
 // server is of a release that does not tell.
 func (c *Client) Encryption(ctx context.Context) (file string, err error) {
 	return file, c.read(ctx, EncryptionPath, &file)
+}
+
+// Notices returns what an administrator should know. The error is [ErrUnknown] if the server is of a release that had none.
+func (c *Client) Notices(ctx context.Context) (all []string, err error) {
+	return all, c.read(ctx, NoticesPath, &all)
 }
 
 // read decodes the answer to a question.

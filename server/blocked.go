@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
 // Somebody who may write through the API can keep parts from beginning that do their work through it: with
@@ -184,7 +187,7 @@ func explain(err error) error {
 		}
 		remedy = fmt.Sprintf("the next start makes the role anew after: kubectl delete clusterrole,clusterrolebinding %s", role)
 	}
-	if remedy == "" {
+	if remedy = cmp.Or(remedy, logbridge.Remedy(text)); remedy == "" {
 		return err
 	}
 	return fmt.Errorf("%w (%s)", err, remedy)

@@ -70,7 +70,8 @@ type controlPlane struct {
 	steps     string // of membership.Outcome
 
 	blocked  blockedParts
-	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow
+	notices  atomic.Pointer[[]string] // for karve status
+	wasReset chan struct{}            // has a value after a reset, until the objects for kubeadm join follow
 	hour     *page.Hour
 	readyAt  time.Time   // valid when up is
 	up       atomic.Bool // every part has become ready
@@ -110,6 +111,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s := &controlPlane{plan: p, claim: c, start: begun, wasReset: make(chan struct{}, 1)}
 	s.keysFirst = p.issuesFirst()
 	s.blocked.init()
+	s.notices.Store(&[]string{})
 	s.hour = page.NewHour(begun.began, func() int64 { return memory.Anonymous(os.Getpid()) })
 	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
 	s.progress.reason = s.blocked.reason
@@ -120,6 +122,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.control = snapshots.New(snapshots.Options{
 		DataDir: p.DataDir, Held: c.held, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
 		Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection, Encryption: p.usersEncryption(),
+		Notices: func() []string { return *s.notices.Load() },
 	})
 	s.backups = s.scheduledBackups()
 
@@ -149,9 +152,11 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	for _, r := range p.services {
 		s.first.Services = append(s.first.Services, r.String())
 	}
-	s.first.Differs = func(stored []string) {
-		s.Log.Warnf("--service-cluster-ip-range %s has no effect: the ServiceCIDR kubernetes has %s. Name that range again, or create another ServiceCIDR with the new one",
-			s.ServiceClusterIPRange, strings.Join(stored, ","))
+	s.first.Differs = func(first []string) {
+		notice := fmt.Sprintf("--service-cluster-ip-range %s has no effect: the ServiceCIDR kubernetes has %s. Name that range again, or create another ServiceCIDR with the new one",
+			s.ServiceClusterIPRange, strings.Join(first, ","))
+		s.notices.Store(&[]string{notice})
+		s.Log.Warn(notice)
 	}
 	if p.controllers != nil {
 		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()

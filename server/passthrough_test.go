@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +65,18 @@ func TestEachOptionOfUpstreamHasAnEffectOrIsRefused(t *testing.T) {
 	slices.Sort(passed)
 	if got := strings.Join(passed, "\n") + "\n"; got != string(known) {
 		t.Errorf("other options are passed on than those of testdata/options.txt:\n%s", got)
+	}
+}
+
+// The options of kube-apiserver are at /flagz, as upstream; the URLs of the storage may have passwords.
+func TestOptionsAreServed(t *testing.T) {
+	c := shared(t)
+	body, err := c.Discovery().RESTClient().Get().AbsPath("/flagz").SetHeader("Accept", "text/plain").DoRaw(t.Context())
+	fatal(t, err)
+	for _, want := range []string{"authorization-mode.*Node.*RBAC", "etcd-servers.*CLASSIFIED", "kubelet-timeout"} {
+		if !regexp.MustCompile(want).Match(body) {
+			t.Errorf("%s is not in\n%s", want, body)
+		}
 	}
 }
 

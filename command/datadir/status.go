@@ -46,7 +46,8 @@ type ServerStatus struct {
 	ServerState
 	Tunnels    []control.Tunnel   `json:"tunnels,omitempty"`   // through SSH to nodes
 	Manifests  *control.Manifests `json:"manifests,omitempty"` // nil if there are none
-	Page       string             `json:"page,omitempty"`      // the URL of the page for people
+	Notices    []string           `json:"notices,omitempty"`
+	Page       string             `json:"page,omitempty"` // the URL of the page for people
 	Datastore  *sqlitefile.Info   `json:"datastore,omitempty"`
 	Elsewhere  string             `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
 	LastBackup *backup.Record     `json:"lastBackup"`                   // null: never
@@ -159,6 +160,7 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 	}
 	if s.State != stateStopped {
 		s.Tunnels = asked(ctx, dir, (*control.Client).Tunnels)
+		s.Notices = asked(ctx, dir, (*control.Client).Notices)
 		s.Page = asked(ctx, dir, (*control.Client).Page)
 		if all := asked(ctx, dir, (*control.Client).Manifests); all != nil && (all.Problem != "" || len(all.Files)+len(all.Strays) > 0) {
 			s.Manifests = all
@@ -354,6 +356,9 @@ func (s *ServerStatus) serverTable(w io.Writer, in paint) {
 	}
 	for _, l := range s.Leases {
 		line("leader", "%s", l)
+	}
+	for _, n := range s.Notices {
+		line("notice", "%s", in(output.Yellow, output.Printable(n)))
 	}
 	for _, t := range s.Tunnels {
 		line("SSH tunnel", "%s", describeTunnel(t))

@@ -47,6 +47,12 @@ func TestDemotedEventsAreWrittenAtDebug(t *testing.T) {
 	check(t, "the message itself is no error", one(t, b), map[string]any{"level": "warning"})
 	klog.Warning("the door fell on the other door")
 	check(t, "an error in the message", one(t, b), map[string]any{"level": "debug", "demoted": "there is another"})
+	const corrupt = "failed to read one or more services from the storage: StorageError: corrupt object, Code: 7, Key: /registry/services/specs/default/$(x), ResourceVersion: 0, AdditionalErrorMsg: object not "
+	klog.ErrorS(errors.New(corrupt+"decodable revision=17: illegal base64 data"), "a cache")
+	check(t, "a stored object that is broken", one(t, b), map[string]any{"level": "error",
+		"remedy": "its bytes are broken: restore a backup, or delete it: etcdctl --endpoints unix://DATA-DIR/kine.sock del '/registry/services/specs/default/$(x)'"})
+	klog.ErrorS(errors.New("data from the storage is not transformable"), "a cache")
+	check(t, "one whose key is missing", one(t, b), map[string]any{"level": "error", "remedy": nil})
 	klog.ErrorS(errors.New("bah!"), "the door fell on the other door")
 	check(t, "another error of the same message", one(t, b), map[string]any{"level": "error"})
 	l.SetLevel(logrus.InfoLevel)

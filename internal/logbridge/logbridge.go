@@ -24,6 +24,7 @@ package logbridge
 import (
 	"io"
 	"log"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +33,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
+
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // componentKey is the field that names the library a line comes from.
@@ -131,8 +134,25 @@ func (t *target) log(level logrus.Level, component, message, errText string, fie
 		entry.Data[k] = v
 	}
 	entry.Data[componentKey] = component
+	if level <= logrus.WarnLevel {
+		if remedy := Remedy(message + errText); remedy != "" {
+			entry.Data["remedy"] = remedy
+		}
+	}
 	// Entry.Log does not exit at FatalLevel; PanicLevel never comes here.
 	entry.Log(level, WithoutValue(strings.TrimRight(message, "\n")))
+}
+
+// broken matches what upstream says of a stored object whose bytes are broken.
+var broken = regexp.MustCompile(`corrupt object, Code: \d+, Key: ([^,]+), .*object not decodable`)
+
+// Remedy returns how to remove the stored object that text cannot read because its bytes are broken, or nothing. The API has no
+// way for some kinds, such as namespaces and roles.
+func Remedy(text string) string {
+	if m := broken.FindStringSubmatch(text); m != nil {
+		return "its bytes are broken: restore a backup, or delete it: etcdctl --endpoints unix://DATA-DIR/kine.sock del " + shell.Quoted(m[1])
+	}
+	return ""
 }
 
 // enabled returns the current target if it would write an event of this level.

@@ -228,7 +228,8 @@ func (s *Server) createChain(c configs) error {
 	}
 	s.definitions = extensions.Informers
 	definitions := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
-	alone := (s.config.SingleServer || s.config.Upstream != nil) && s.config.Deviations.On(deviations.SingleServer)
+	// A kube-apiserver of a test suite is alone on a datastore of Karve's.
+	alone := (s.config.SingleServer || s.config.Upstream != nil && s.config.Store != nil) && s.config.Deviations.On(deviations.SingleServer)
 	if alone {
 		if err := definitions.Informer().SetTransform(withoutPeersDelay); err != nil {
 			return fmt.Errorf("create apiextensions-apiserver: %w", err)

@@ -42,7 +42,7 @@ type everything struct {
 
 // unordered matches what upstream reads from a map, and what is too large to compare in full:
 // for type definitions, only the names are compared.
-var unordered = regexp.MustCompile(`\.WatchCacheSizes\[\d\]$|^\.Config\.OpenAPIV3Config\.Definitions\["[^"]*"\]\.`)
+var unordered = regexp.MustCompile(`(\.WatchCacheSizes|\["watch-cache-sizes"\]\.Value\.value)\[\d\]$|^\.Config\.OpenAPIV3Config\.Definitions\["[^"]*"\]\.`)
 
 // loopbackOnly matches what is Karve's own: how the server's own clients reach it, and their
 // certificates and tokens. It also matches the name of the function that makes cached objects

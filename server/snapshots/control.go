@@ -47,6 +47,8 @@ type Options struct {
 	Manifests  Manifests // nil: there are none
 	// Encryption is the path of the user's encryption configuration; empty if the server has none.
 	Encryption string
+	// Notices returns what an administrator should know. It may be nil.
+	Notices func() []string
 	// Page returns the URL of the page for people.
 	Page func() string
 	Log  *logrus.Logger
@@ -127,6 +129,9 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 		answer(control.ManifestsPath, func() any { return c.Manifests.Status() })
 		handle("POST "+control.ManifestsApplyPath, c.applyManifests)
 		handle("POST "+control.ManifestsPrunePath, c.pruneManifests)
+	}
+	if c.Notices != nil {
+		answer(control.NoticesPath, func() any { return c.Notices() })
 	}
 	if c.Page != nil {
 		answer(control.PagePath, func() any { return c.Page() })
