@@ -3,6 +3,7 @@
 package clustertoken
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ func DatastoreFlags() []cli.Flag {
 		options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 		options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
 		options.ClusterTokenFile(),
-		&cli.StringFlag{Name: etcdPrefix, Value: "/registry", Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share"},
+		&cli.StringFlag{Name: etcdPrefix, Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share (default: that of kube-apiserver-arg in the configuration file, or /registry)"},
 	}
 }
 
@@ -221,9 +222,9 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 	if err != nil {
 		return err
 	}
-	cluster := membership.Cluster{
-		Alone: where.BuiltIn(), Prefix: apiserver.StoragePrefix([]string{etcdPrefix + "=" + c.String(etcdPrefix)}), Ways: apiserver.Ways,
-	}
+	configured, _ := options.ConfiguredEtcdPrefix(c)
+	prefix := apiserver.StoragePrefix([]string{etcdPrefix + "=" + cmp.Or(c.String(etcdPrefix), configured)})
+	cluster := membership.Cluster{Alone: where.BuiltIn(), Prefix: prefix, Ways: apiserver.Ways}
 	if where.BuiltIn() { // the server that runs has it
 		var release func()
 		if where.Etcd, release, err = etcdSocket(c.String("data-dir")); err != nil {

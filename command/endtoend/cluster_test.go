@@ -128,7 +128,7 @@ func TestServersWithATokenAreOneCluster(t *testing.T) {
 	})
 
 	t.Run("rotate", func(t *testing.T) {
-		rotate := []string{"cluster-token", "rotate", "--datastore-endpoint", store.etcdURL(), "--etcd-prefix", "/shared", "--cluster-token-file", token, "--new-cluster-token-file", next}
+		rotate := []string{"cluster-token", "rotate", "--datastore-endpoint", store.etcdURL(), "--config", write(t, "config.yaml", "kube-apiserver-arg: [etcd-prefix=/shared]\n"), "--cluster-token-file", token, "--new-cluster-token-file", next}
 		karve(t, rotate...)
 		again := finish(t, command(t, "karve", rotate...))
 		wantIn(t, again.stderr, "--cluster-token-file "+token, "is not the one of the cluster")
