@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
@@ -162,6 +163,9 @@ func TestPodRangesOfAnOlderCluster(t *testing.T) {
 
 	once(t, dir, func(c *server.Config) { c.ControllerManagerArgs = []string{"allocate-node-cidrs=false"} }, func(c *cluster) {
 		wantPodSubnet(c, "")
+		if got, err := control.New(dir).Notices(t.Context()); err != nil || len(got) > 0 {
+			t.Errorf("notices: got %q and %v, want none", got, err)
+		}
 		c.node(t, "old")
 	})
 	once(t, dir, nil, func(c *cluster) {
@@ -187,7 +191,14 @@ func TestPodRangesOfAnOlderCluster(t *testing.T) {
 	})
 	once(t, dir, func(c *server.Config) {
 		c.ClusterCIDR, c.ControllerManagerArgs = "192.168.0.0/16", []string{"allocate-node-cidrs=false"}
-	}, func(c *cluster) { wantPodSubnet(c, "192.168.0.0/16") })
+		c.ServiceClusterIPRange = "10.97.0.0/16" // not that of the first start
+	}, func(c *cluster) {
+		wantPodSubnet(c, "192.168.0.0/16")
+		const want = "--service-cluster-ip-range 10.97.0.0/16 has no effect: the ServiceCIDR kubernetes has 10.96.0.0/12"
+		if got, err := control.New(dir).Notices(t.Context()); err != nil || len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.Contains(c.log.String(), want) {
+			t.Errorf("notices: got %q and %v, want %q, also in the log:\n%s", got, err, want, c.log)
+		}
+	})
 }
 
 func TestIPv6Only(t *testing.T) {
