@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
 
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
@@ -96,7 +95,7 @@ func (f *FirstObjects) compareServices(ctx context.Context, client kubernetes.In
 	}
 	var first, others []string
 	for _, r := range all.Items {
-		if r.Name == defaultservicecidr.DefaultServiceCIDRName {
+		if r.Name == "kubernetes" {
 			first = r.Spec.CIDRs
 		} else {
 			others = append(others, r.Spec.CIDRs...)
