@@ -271,10 +271,12 @@ obtain() {
 only_programs() {
 	# A service's program is only replaced with a backup and a way back.
 	[ ! -e "$bin_dir/karve-uninstall.sh" ] || fail "Karve is installed in $bin_dir as a service: run install.sh without \"binary\" to upgrade it, or name another directory"
-	[ ! -e "$bin_dir/karve" ] && [ ! -L "$bin_dir/karve" ] || case $(version_of "$bin_dir/karve") in
-	*+karve*) ;;
-	*) fail "$bin_dir/karve is another program than Karve's: move it away, or name another directory" ;;
-	esac
+	if [ -e "$bin_dir/karve" ] || [ -L "$bin_dir/karve" ]; then
+		case $(version_of "$bin_dir/karve") in
+		*+karve*) ;;
+		*) fail "$bin_dir/karve is another program than Karve's: move it away, or name another directory" ;;
+		esac
+	fi
 	[ -n "$1" ] || [ ! -e /usr/bin/karve ] || fail "the package karve is installed here: upgrade it with a newer package, or name a directory"
 	obtain
 	mv -f "$program" "$bin_dir/karve" || fail "$bin_dir/karve could not be written"
