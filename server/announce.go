@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/lifecycle"
@@ -18,14 +19,14 @@ import (
 	"github.com/karve-k8s/karve/server/ports"
 )
 
-// removeKubeconfig puts the kubeconfig of the last start aside. Its presence means that the cluster
-// answers.
-func removeKubeconfig(dataDir string) error {
+// setKubeconfigAside takes the kubeconfig of the last start away, whose presence means that the cluster answers. putBack
+// gives it its name again, unless this start has written another one.
+func setKubeconfigAside(dataDir string) (putBack func(), err error) {
 	path := certificates.KubeconfigPath(dataDir)
 	if err := os.Rename(path, path+certs.AsideSuffix); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove the kubeconfig of the last start: %w", err)
+		return nil, fmt.Errorf("remove the kubeconfig of the last start: %w", err)
 	}
-	return nil
+	return func() { _ = atomicfile.RenameNew(path+certs.AsideSuffix, path) }, nil
 }
 
 // doing reports that a part is about to start or stop.

@@ -105,7 +105,6 @@ var mistakes = map[string]struct {
 		c.DatastoreEndpoint, c.APIServerArgs = "memory://", []string{"etcd-prefix=/elsewhere"}
 	}, []string{"--kube-apiserver-arg", "etcd-prefix"}},
 	"controllers' own flag":               {func(c *Config) { c.ControllerManagerArgs = []string{"secure-port=1"} }, []string{"--kube-controller-manager-arg", "have no port of their own"}},
-	"limit of the controllers":            {func(c *Config) { c.ControllerManagerArgs = []string{"kube-api-qps=1"} }, []string{"--kube-controller-manager-arg: kube-api-qps", "no limit"}},
 	"resync of the controllers":           {func(c *Config) { c.ControllerManagerArgs = []string{"min-resync-period=1m"} }, []string{"--kube-controller-manager-arg: min-resync-period=1m0s: want 10m0s at least"}},
 	"election without others":             {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "no other server", "--etcd-listen"}},
 	"scheduler's election without others": {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=true"} }, []string{"--kube-scheduler-arg: leader-elect=true", "no other server"}},

@@ -18,6 +18,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	apioptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -65,6 +66,21 @@ func TestEachOptionOfUpstreamHasAnEffectOrIsRefused(t *testing.T) {
 	slices.Sort(passed)
 	if got := strings.Join(passed, "\n") + "\n"; got != string(known) {
 		t.Errorf("other options are passed on than those of testdata/options.txt:\n%s", got)
+	}
+}
+
+// kube-api-qps and kube-api-burst limit the controllers, who have no limit otherwise.
+func TestControllersAreLimited(t *testing.T) {
+	for _, test := range []struct {
+		args  []string
+		qps   float32
+		burst int
+	}{{nil, -1, 0}, {[]string{"kube-api-qps=3", "kube-api-burst=7"}, 3, 7}} {
+		o, err := controllers.Parse(controllers.Settings{Args: test.args})
+		fatal(t, err)
+		if got := o.Limit(&rest.Config{QPS: -1}); got.QPS != test.qps || got.Burst != test.burst {
+			t.Errorf("%v: got %v and %d", test.args, got.QPS, got.Burst)
+		}
 	}
 }
 

@@ -66,9 +66,11 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := plan.fork.Make(ctx, trace, full.Log); err != nil {
 		return err
 	}
-	if err := removeKubeconfig(plan.DataDir); err != nil {
+	putBack, err := setKubeconfigAside(plan.DataDir)
+	if err != nil {
 		return err
 	}
+	defer putBack()
 
 	// Start the parts. Each starts as soon as the parts that it needs are ready. When all are
 	// ready, the control plane announces that. It settles some time later.

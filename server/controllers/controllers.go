@@ -85,7 +85,7 @@ type Connection struct {
 	Writes *replacements.Writes
 }
 
-// Controllers are kube-controller-manager's controllers, with no port and no client-side rate
+// Controllers are kube-controller-manager's controllers, with no port and, by default, no client-side rate
 // limit.
 type Controllers struct {
 	options Options
@@ -244,7 +244,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	defer config.EventBroadcaster.Shutdown()
 
 	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}
-	anonymous := connection.Anonymous
+	anonymous := c.options.Upstream.Limit(connection.Anonymous)
 	anonymous.ContentType = config.Kubeconfig.ContentType
 	perController := replacements.FencedBuilder{Of: clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
 		Fence: func(client *rest.Config) *rest.Config { return begin.Repeat(ctx, term.Fence(client)) }}

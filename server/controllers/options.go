@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/rest"
 	genericcontrollers "k8s.io/controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
@@ -36,8 +37,6 @@ var ownedFlags = map[string]string{
 	"[debugging]":                     noPort,
 	"[leader-migration]":              "no cloud-controller-manager runs controllers of this program",
 	"[logs]":                          "use --log-level and --log-format",
-	"kube-api-qps":                    flags.NoLimit,
-	"kube-api-burst":                  flags.NoLimit,
 	"use-service-account-credentials": "each controller has a service account of its own",
 	"cluster-cidr":                    "use --cluster-cidr",
 	"service-cluster-ip-range":        "use --service-cluster-ip-range",
@@ -70,6 +69,7 @@ type Upstream struct {
 	*options.KubeControllerManagerOptions
 
 	podsChosen bool // the range of Pod addresses is a default, and not the user's
+	limited    bool // the user has set how many requests controllers make
 }
 
 // Find reports whether kube-controller-manager has an option. If Karve sets it, instead says what to use in its place.
@@ -118,7 +118,19 @@ func Parse(s Settings) (*Upstream, error) {
 		// The first mention of a name counts.
 		o.Generic.Controllers = append([]string{"-" + name}, o.Generic.Controllers...)
 	}
-	return &Upstream{o, s.ClusterCIDRChosen}, errors.Join(problems...)
+	generic := sets.FlagSet("generic")
+	return &Upstream{o, s.ClusterCIDRChosen, generic.Changed("kube-api-qps") || generic.Changed("kube-api-burst")}, errors.Join(problems...)
+}
+
+// Limit returns the client of a controller with the user's kube-api-qps and kube-api-burst. Without them, requests within this process
+// have no limit, as those of informers and for tokens.
+func (u *Upstream) Limit(client *rest.Config) *rest.Config {
+	if !u.limited {
+		return client
+	}
+	limited := rest.CopyConfig(client)
+	limited.QPS, limited.Burst = u.Generic.ClientConnection.QPS, int(u.Generic.ClientConnection.Burst)
+	return limited
 }
 
 // NewElection returns the election that decides when the controllers run, or nil if they always do.
