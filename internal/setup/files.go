@@ -31,7 +31,7 @@ const stagePrefix = ".karve-install-"
 
 // Files replaces files in such a way that they can be put back, by this process or after a power
 // cut by the next one: path.previous is what path was before. A copy of an installation that was cut
-// short stays: the files in place never ran well. At no time is a file missing or incomplete.
+// short stays: the files in place never ran well. At no time is a file incomplete, or missing where the file system has hard links.
 //
 // The lock has a line for each file that was replaced (=PATH) or made (+PATH), written before that. A copy that no line names is a user's.
 type Files struct {

@@ -12,6 +12,7 @@ playbook() {
 	# shellcheck disable=SC2016 # they are the script's
 	printf '#!/bin/bash\nexec scripts/nodes exec "${@: -2:1}" env KARVE_BINARY=/opt/nodes/karve sh -c "${*: -1}"\n' >"$dir/ssh"
 	chmod 755 "$dir/ssh"
+	enter "$1" find /usr/local/bin/karve -type l -delete # the machine's own link, which an installation does not replace
 	ANSIBLE_LOCAL_TEMP=$dir/local ANSIBLE_SSH_EXECUTABLE=$dir/ssh ANSIBLE_SSH_TRANSFER_METHOD=piped KARVE_NODES_DIR=$run \
 		ansible-playbook -i "$dir/inventory" -u root --limit "$1" -e "karve_version=$("$build/bin/karve" version | awk '/^karve / { print $2 }')" \
 		-e "karve_node_options='--kubelet /opt/nodes/kubelet'" "$dir/karve.yml" "${@:2}" >"$dir/said" 2>&1
