@@ -131,6 +131,22 @@ func TestDiskFull(t *testing.T) {
 	lock.Close()
 }
 
+// fillDisk leaves no free byte, and returns the file that takes the space.
+func fillDisk(t *testing.T, dir string) string {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, block := range []int{1 << 20, 1 << 12, 1} {
+		for err = nil; err == nil; {
+			_, err = f.Write(incompressible(block))
+		}
+	}
+	return f.Name()
+}
+
 // A start on a disk without a free byte removes the ballast and serves reads. Once another program has freed space, puts work.
 func TestStartOnFullDisk(t *testing.T) {
 	dir := mount(t, "8m")
@@ -140,18 +156,7 @@ func TestStartOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	lock.Close()
-	f, err := os.Create(filepath.Join(dir, "other"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, block := range []int{1 << 20, 1 << 12, 1} {
-		for {
-			if _, err := f.Write(incompressible(block)); err != nil {
-				break
-			}
-		}
-	}
-	f.Close()
+	other := fillDisk(t, dir)
 	e, lock = openLocked(t, dir, Options{BallastBytes: 1 << 20})
 	t.Cleanup(func() { e.Close(); lock.Close() })
 	wantValue(t, e, "/a", 0, "v")
@@ -162,7 +167,7 @@ func TestStartOnFullDisk(t *testing.T) {
 		t.Errorf("delete: %v", err)
 	}
 	revision := e.Revision()
-	if err := os.Remove(f.Name()); err != nil {
+	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(directory.RetryInterval)
@@ -222,25 +227,53 @@ func TestOutOfFileDescriptors(t *testing.T) {
 	}
 }
 
-func TestReadOnlyDirectory(t *testing.T) {
-	dir := mount(t, "4m")
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Skipf("cannot make a file system read-only here: %v", err)
+// No server starts on a disk that has become read-only. From there, and from a full one, what a killed server has left can be saved.
+func TestSaveFromFailedDisk(t *testing.T) {
+	for name, fail := range map[string]func(t *testing.T, dir string){
+		"full": func(t *testing.T, dir string) { fillDisk(t, dir) },
+		"read-only": func(t *testing.T, dir string) {
+			if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+				t.Skipf("cannot make a file system read-only here: %v", err)
+			}
+			if err := tryOpen(t, dir); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "karve backup create --data-dir "+dir) {
+				t.Errorf("a start: %v, want the command that saves the cluster", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := mount(t, "8m")
+			e, lock := openLocked(t, dir, Options{})
+			put(t, e, "/a", "v")
+			crash(t, e)
+			lock.Close()
+			path := filepath.Join(dir, EngineFile)
+			if !sqlitefile.HasWAL(path) {
+				t.Fatal("the server has left no WAL")
+			}
+			fail(t, dir)
+			before := namesIn(t, dir)
+			from := sqlitefile.ClosedFile(path)
+			if v, err := backup.Verify(t.Context(), from, nil); err != nil || !v.OK || v.Keys != 1 {
+				t.Errorf("verify: %+v, %v", v, err)
+			}
+			if s, err := backup.ReadStats(t.Context(), from); err != nil || s.Keys != 1 {
+				t.Errorf("stats: %+v, %v", s, err)
+			}
+			if b, err := backup.Write(t.Context(), from, filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil || b.Keys != 1 {
+				t.Errorf("backup: %+v, %v", b, err)
+			}
+			if after := namesIn(t, dir); after != before {
+				t.Errorf("in the directory are %s, want %s", after, before)
+			}
+		})
 	}
-	if err := tryOpen(t, dir); err == nil || !strings.Contains(err.Error(), dir) {
-		t.Errorf("got %v, want an error that names %s", err, dir)
-	}
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, ""); err != nil {
+}
+
+func namesIn(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	e, lock := openLocked(t, dir, Options{})
-	put(t, e, "/a", "v")
-	e.Close()
-	lock.Close()
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatalf("cannot make the used file system read-only: %v", err)
-	}
-	if _, err := sqlitefile.Open(filepath.Join(dir, EngineFile), false); err == nil || !strings.Contains(err.Error(), EngineFile) {
-		t.Errorf("got %v, want an error that names the database", err)
-	}
+	return fmt.Sprint(entries)
 }

@@ -223,8 +223,10 @@ func makeWritable(dir string) error {
 	f, err := os.CreateTemp(dir, ".writable-")
 	if datadir.IsFull(err) {
 		return nil // the datastore keeps space in reserve for this, and frees it
+	} else if errors.Is(err, syscall.EROFS) {
+		return datadir.ReadOnly(dir)
 	} else if err != nil {
-		return fmt.Errorf("cannot write to %s (%w): name another directory", dir, errors.Unwrap(err))
+		return fmt.Errorf("cannot write to %s (%w): make it writable for this user, or, for a new cluster, name another directory", dir, errors.Unwrap(err))
 	}
 	f.Close()
 	return os.Remove(f.Name())

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -63,7 +64,9 @@ func checkDir(check, dir string, replaced int) Finding {
 	}
 	at := existing(dir)
 	probe, failure := os.CreateTemp(at, ".writable-")
-	if failure != nil {
+	if errors.Is(failure, syscall.EROFS) && err == nil {
+		return found(check, Fail, "save its cluster", "%v", directory.ReadOnly(dir))
+	} else if failure != nil {
 		return found(check, Fail, "make it writable for the server's user, or choose another --data-dir", "%v", failure)
 	}
 	probe.Close()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"filippo.io/age"
@@ -90,7 +91,9 @@ func createBackup(c *cli.Context) error {
 	switch c.Args().Len() {
 	case 0:
 		backups := filepath.Join(dir, backupsDir)
-		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); err != nil {
+		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); errors.Is(err, syscall.EROFS) {
+			return directory.ReadOnly(dir)
+		} else if err != nil {
 			return err
 		}
 		name = filepath.Join(backups, "karve-"+time.Now().UTC().Format(directory.Stamp)+backupSuffix)
@@ -140,8 +143,8 @@ func recordBackup(c *cli.Context, file string, info *snapshot.Info) error {
 	return ownership.Act(filepath.Dir(path), func() error { return backup.SetLast(made, time.Now()) })
 }
 
-// writeBackup makes the backup in the data directory first, so that one that is to be sealed is never anywhere else
-// as it is, verifies it, and then places it.
+// writeBackup makes the backup in the data directory first, so that one that is to be sealed is on no other disk as it is (unless that
+// directory cannot be written: see [scratch]), verifies it, and then places it.
 func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, doing func(string)) (info *snapshot.Info, err error) {
 	build := func(temp *directory.TempDir) error {
 		doing("writing")

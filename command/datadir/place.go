@@ -56,7 +56,7 @@ func place(c *cli.Context, file string, aside bool, build func(*directory.TempDi
 	return err
 }
 
-// placeCopy is place for a file that is made in the directory owned, as its owner.
+// placeCopy is place for a file that is made in the directory owned, or in TMPDIR, as the owner of that directory.
 func placeCopy(c *cli.Context, owned, file string, build func(*directory.TempDir) error, copyTo func(io.Writer, io.Reader) error) (err error) {
 	var temp *directory.TempDir
 	var made *os.File
@@ -69,10 +69,7 @@ func placeCopy(c *cli.Context, owned, file string, build func(*directory.TempDir
 		}
 	}()
 	err = ownership.Act(owned, func() (err error) {
-		if temp, err = directory.NewTempDir(owned); err != nil {
-			return err
-		}
-		if err = checkBackupSpace(c, owned); err == nil {
+		if temp, err = scratch(c, owned); err == nil {
 			err = build(temp)
 		}
 		if err == nil {
@@ -89,6 +86,24 @@ func placeCopy(c *cli.Context, owned, file string, build func(*directory.TempDir
 	return destination.Act(file, func() error {
 		return snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer, _ string) error { return copyTo(w, made) })
 	})
+}
+
+// scratch makes a temporary directory in owned or, where that is read-only or too full, in TMPDIR.
+func scratch(c *cli.Context, owned string) (*directory.TempDir, error) {
+	in := func(above string) (*directory.TempDir, error) {
+		if err := checkBackupSpace(c, above); err != nil {
+			return nil, err
+		}
+		return directory.NewTempDir(above)
+	}
+	temp, err := in(owned)
+	if err != nil {
+		var also error
+		if temp, also = in(os.TempDir()); also != nil {
+			return nil, ownership.ExplainTemp(fmt.Errorf("%w; %w", err, also))
+		}
+	}
+	return temp, nil
 }
 
 // plainly copies a file as it is. It shares blocks where the file system can.

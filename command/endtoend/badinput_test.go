@@ -101,7 +101,7 @@ func TestBadInput(t *testing.T) {
 // TestUnusableDataDir is run as nobody by root, who may read and write everywhere.
 func TestUnusableDataDir(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[os.FileMode]string{0o555: "permission denied): name another directory", 0o000: "permission denied"} {
+	for mode, want := range map[os.FileMode]string{0o555: "permission denied): make it writable", 0o000: "permission denied"} {
 		dir := publicDir(t)
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
@@ -102,6 +103,12 @@ func openLock(path string, flags int) (*os.File, error) {
 		return nil, fmt.Errorf("open lock of data directory: %s is not a regular file: remove it", path)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|lockFlags|flags, 0o600)
+	if errors.Is(err, syscall.EROFS) {
+		if flags&os.O_CREATE != 0 {
+			return nil, ReadOnly(filepath.Dir(path))
+		}
+		f, err = os.OpenFile(path, os.O_RDONLY|lockFlags, 0) // the directory may be writable by another path, where a server holds it
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open lock of data directory: %w", err)
 	}

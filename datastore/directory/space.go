@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // ErrNoSpace is the error for a write that was not done because the disk is full. Reads,
@@ -17,6 +19,12 @@ var ErrNoSpace = errors.New("no space left for the datastore")
 // than this process may write.
 func IsFull(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+}
+
+// ReadOnly returns an error for a data directory that cannot be written because its file system is read-only.
+func ReadOnly(dir string) error {
+	return fmt.Errorf("the file system of %s is %w, as that of a failing card becomes: no server can run there, but the cluster is still in it, and karve backup create --data-dir %[3]s FILE saves it to a FILE on another disk",
+		dir, syscall.EROFS, shell.Quoted(dir))
 }
 
 // NoSpace returns [ErrNoSpace] with the directory, the cause and the remedy.

@@ -5,38 +5,62 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"time"
 )
 
 // ViewAny runs body with a connection that reads any SQLite database in one transaction. It changes
 // nothing, and another process may be writing meanwhile.
 //
 // A database with a WAL beside it is read with SQLite's locks. While a server in another process
-// uses it, the error is [ErrBusy]. Nobody has a database without a WAL open: ViewAny reads it without
-// locks and makes no file beside it, so it can be on a read-only disk. If a server has started or stopped by
-// the end, what body has read may be inconsistent, and the error is ErrBusy too.
+// uses it, the error is [ErrBusy]. Nobody has a database without a WAL open, nor one beside which a disk that is read-only
+// or full lets SQLite make no WAL-index (-shm): ViewAny reads it without locks and makes no file beside it. If a server has
+// started or stopped by the end, what body has read may be inconsistent, and the error is ErrBusy too.
 //
 // Only SQLite opens the file: if this process closed a descriptor of its own, the locks of an engine
 // in the same process would be gone (https://sqlite.org/howtocorrupt.html#posixlocks). A database that
 // this process has open is read with [File.View] instead.
 func ViewAny(path string, body func(c *Connection) error) error {
 	path = current(path)
-	before, err := os.Stat(path)
+	info, err := os.Stat(path)
 	if err != nil {
 		return fmt.Errorf("open database: %w", err)
 	}
-	if !before.Mode().IsRegular() {
+	if !info.Mode().IsRegular() {
 		return fmt.Errorf("open database: %s is not a regular file", path)
 	}
-	alone := !HasWAL(path)
-	err = viewOnce(path, alone, body)
-	if !alone {
-		return err
+	before := stateOf(path)
+	if HasWAL(path) {
+		read, index := false, Size(path+"-shm")
+		err = viewOnce(path, false, func(c *Connection) error {
+			read = true
+			return body(c)
+		})
+		if err == nil || read || IsBusy(err) || lockless == "" || index > 0 || inUse(path) {
+			return err
+		}
+		err = ViewLocked(path, body)
+	} else {
+		err = viewOnce(path, true, body)
 	}
-	after, statErr := os.Stat(path)
-	if statErr != nil || HasWAL(path) || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
+	if stateOf(path) != before {
 		return BusyWith(path)
 	}
 	return err
+}
+
+// fileState is how large a database and its WAL are, and when they were last changed. A missing WAL is as an empty one.
+type fileState [2]struct {
+	size    int64
+	changed time.Time
+}
+
+func stateOf(path string) (s fileState) {
+	for i, file := range []string{path, path + "-wal"} {
+		if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+			s[i].size, s[i].changed = info.Size(), info.ModTime()
+		}
+	}
+	return s
 }
 
 func viewOnce(path string, alone bool, body func(c *Connection) error) error {
