@@ -46,7 +46,7 @@ set_up() {
 	if [ ! -e "$config" ]; then
 		mkdir -p "${config%/*}"
 		install -m 640 -g karve /dev/null "$config.new"
-		printf '%s\n' "# Options of karve server: karve-server(1)." "data-dir: '$data_dir'" >"$config.new"
+		printf '%s\n' "# Options of karve server: karve-server(1)." "data-dir: '$data_dir'" "backup-schedule: '@daily'" >"$config.new"
 		mv "$config.new" "$config"
 	fi
 	[ -e "$data_dir" ] || install -d -m 700 -o karve -g karve "$data_dir"
