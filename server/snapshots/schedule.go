@@ -80,6 +80,8 @@ type Scheduled struct {
 func (s *Scheduled) Run(ctx context.Context, ready func()) error {
 	registerBackups()
 	s.engine = s.Connect().Engine
+	failure, err := backup.LastFailure(s.engine.Path()) // what karve status reads
+	failedBackup.Set(map[bool]float64{true: 1}[failure != nil || err != nil])
 	ready() // no start waits for the disk of the backups, which are opened to see whose they are
 	last := time.Time{}
 	if files := s.files(); len(files) > 0 {
@@ -200,7 +202,7 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	return made, nil
 }
 
-// checkSpace returns an error unless there is space for a backup. While it is made, and while it is verified,
+// checkSpace returns an error unless there is space for a backup. While it is made,
 // there are two copies of the database.
 func (s *Scheduled) checkSpace() error {
 	free := s.free

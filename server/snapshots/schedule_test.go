@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
@@ -159,6 +160,19 @@ func TestScheduledBackups(t *testing.T) {
 	put()
 	s.free = func(string) (int64, bool) { return spaceMargin, true }
 	s.once(t.Context())
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	failedBackup.Set(0) // as in the next process
+	if s.Schedule, err = ParseSchedule("@yearly"); err != nil {
+		t.Fatal(err)
+	}
+	s.Connect = func() Connection { return Connection{Engine: engine} }
+	if err := s.Run(stopped, func() {}); err != nil {
+		t.Error(err)
+	}
+	if failed, err := testutil.GetGaugeMetricValue(failedBackup); err != nil || failed != 1 {
+		t.Errorf("after a restart: got karve_backup_failed %v, %v, want 1", failed, err)
+	}
 	if _, failure = record(); failure == nil || len(reported) != 1 || !strings.Contains(failure.Problem, "MiB free") || len(s.files()) != 4 {
 		t.Errorf("without space: got failure %+v, reports %v and files %q", failure, reported, s.files())
 	}
