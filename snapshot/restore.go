@@ -3,6 +3,8 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 // Beside ends the name of a user's file that Restore found changed and left alone.
@@ -136,19 +139,32 @@ func WithSource(source string, open func() (io.ReadCloser, error), body func(*Sn
 	return nil
 }
 
-// MakeVerified makes a snapshot as the file of temp, reads it back and checks it. write writes the snapshot; scratch is a
-// directory with space for a copy of the datastore.
+// MakeVerified makes a snapshot as the file of temp, and compares the file with what was written. [Write] has verified the
+// database, unless it is another release's. write writes the snapshot; scratch is a directory with space for a copy of the datastore.
 func MakeVerified(ctx context.Context, temp *directory.TempDir, write func(w io.Writer, scratch string) error) (*Info, error) {
-	if err := Place(temp.File(), false, func(w io.Writer, _ string) error { return write(w, temp.Dir()) }); err != nil {
+	written := sha256.New()
+	if err := Place(temp.File(), false, func(w io.Writer, _ string) error { return write(io.MultiWriter(w, written), temp.Dir()) }); err != nil {
 		return nil, err
 	}
+	f, err := os.Open(temp.File())
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if got, err := sum(f); err != nil {
+		return nil, err
+	} else if got != hex.EncodeToString(written.Sum(nil)) {
+		return nil, fmt.Errorf("%s: the disk returns something else than was written", f.Name())
+	}
 	var info Info
-	err := WithFile(temp.File(), func(s *Snapshot) error {
+	return &info, WithOpen(f, func(s *Snapshot) error {
 		info = s.Info
+		if s.Version == version.Full() {
+			return nil
+		}
 		_, err := s.Verify(ctx, temp.Dir())
 		return err
 	})
-	return &info, err
 }
 
 // Verify checks everything in a snapshot: the checksums, and each row of the database. scratch is a directory
@@ -159,6 +175,10 @@ func (s *Snapshot) Verify(ctx context.Context, scratch string) (*backup.Verifica
 		return nil, err
 	}
 	defer database.Close()
+	return verify(ctx, database, s.Revision)
+}
+
+func verify(ctx context.Context, database sqlitefile.Source, revision int64) (*backup.Verification, error) {
 	done, err := backup.Verify(ctx, database, nil)
 	if err != nil {
 		return nil, err
@@ -166,8 +186,8 @@ func (s *Snapshot) Verify(ctx context.Context, scratch string) (*backup.Verifica
 	if err := done.Err(); err != nil {
 		return nil, err
 	}
-	if done.Revision != s.Revision {
-		return nil, fmt.Errorf("%w: it says revision %d, and its database has %d", ErrNone, s.Revision, done.Revision)
+	if done.Revision != revision {
+		return nil, fmt.Errorf("%w: it says revision %d, and its database has %d", ErrNone, revision, done.Revision)
 	}
 	return done, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/snapshot"
 )
@@ -289,6 +291,43 @@ func TestVerifyNoticesDamage(t *testing.T) {
 	for length := 0; length < len(text)-1024; length += len(text) / 50 { // tar ends with empty blocks
 		if err := verify(text[:length]); err == nil {
 			t.Errorf("a backup of %d bytes, cut to %d, was not noticed", len(text), length)
+		}
+	}
+}
+
+// A new backup is whole: neither the copy of the database nor the file may be damaged while it is made.
+func TestMakeVerifiedNoticesDamage(t *testing.T) {
+	damage := func(file string) error {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		text[strings.Index(string(text), "/registry/a")] ^= 1
+		return os.WriteFile(file, text, 0o600)
+	}
+	dir := cluster(t)
+	for _, damaged := range []string{"nothing", "the copy", "the file"} {
+		source := snapshot.Source{DataDir: dir, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+			made, err := backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(dir, datastore.EngineFile)), to, backup.Options{})
+			if damaged == "the copy" {
+				err = errors.Join(err, damage(to))
+			}
+			return made, err
+		}}
+		temp, err := directory.NewTempDir(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer temp.Remove()
+		info, err := snapshot.MakeVerified(t.Context(), temp, func(w io.Writer, scratch string) error {
+			_, err := snapshot.Write(t.Context(), source, scratch, w)
+			if files, _ := filepath.Glob(filepath.Join(scratch, ".karve-*", filepath.Base(temp.File()))); damaged == "the file" {
+				err = errors.Join(err, damage(files[0]))
+			}
+			return err
+		})
+		if (err != nil) != (damaged != "nothing") || err == nil && info.Revision != 2 {
+			t.Errorf("%s is damaged: got %+v, %v", damaged, info, err)
 		}
 	}
 }

@@ -145,7 +145,7 @@ func Place(to string, overwrite bool, write func(w io.Writer, scratch string) er
 	return nil
 }
 
-// Write writes a snapshot. scratch is a directory with space for a copy of the datastore.
+// Write writes a snapshot, whose database it verifies. scratch is a directory with space for a copy of the datastore.
 func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info, error) {
 	temp, err := directory.NewTempDir(scratch)
 	if err != nil {
@@ -155,6 +155,9 @@ func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info
 	database := temp.File()
 	made, err := from.backup(ctx, database)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := verify(ctx, sqlitefile.ClosedFile(database), made.Revision); err != nil {
 		return nil, err
 	}
 	info := &Info{Format: format, Time: time.Now().UTC().Truncate(time.Second), Revision: made.Revision, Keys: made.Keys, Version: version.Full(), Sums: map[string]string{}}
