@@ -225,7 +225,7 @@ const renewal = "`karve token create --print-install-command` on the server prin
 // gone says what to do where isGone is true.
 func gone(r *record, err error) string {
 	if apierrors.IsNotFound(err) {
-		return fmt.Sprintf("the cluster no longer has the node %s: `karve node remove`, then join again", r.Node)
+		return fmt.Sprintf("the cluster no longer has the node %s: a restart of the kubelet (karve-node) registers it again. If it was removed for good: `karve node remove`", r.Node)
 	}
 	return fmt.Sprintf("the cluster does not accept the certificate of the node %s: %s", r.Node, renewal)
 }
