@@ -15,6 +15,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/panics"
@@ -27,6 +29,14 @@ const (
 	lookSoon   = 500 * time.Millisecond
 	firstRetry = time.Second
 	lastRetry  = time.Minute
+)
+
+var (
+	failedFiles = metrics.NewGauge(&metrics.GaugeOpts{
+		Name: "karve_manifests_failed", StabilityLevel: metrics.ALPHA,
+		Help: "Number of manifest files that have a problem; one more if the directory has.",
+	})
+	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(failedFiles) })
 )
 
 // Options is the configuration of the part.
@@ -57,11 +67,14 @@ func New(o Options) *Manifests { return &Manifests{Options: o, one: make(chan st
 // Run applies the files while this server leads, until ctx ends. It is ready immediately: no file keeps a server from
 // becoming ready.
 func (m *Manifests) Run(ctx context.Context, ready func()) error {
+	registerMetrics()
 	ready()
 	standby := func() {
+		var others error
 		if _, err := os.Stat(m.Dir); err == nil {
-			m.tell(nil, errors.New("another server leads, and applies the files of its directory"))
+			others = errors.New("another server leads, and applies the files of its directory")
 		}
+		m.tell(nil, others) // nothing stays of a former term
 	}
 	return m.Election.Follow(ctx, standby, m.lead)
 }
@@ -122,13 +135,19 @@ func (m *Manifests) Apply(ctx context.Context) (control.Manifests, error) {
 
 // tell makes the status, and logs what is new.
 func (m *Manifests) tell(w *watcher, problem error) {
-	now := control.Manifests{Dir: m.Dir}
+	now, failed := control.Manifests{Dir: m.Dir}, 0
 	if problem != nil {
 		now.Problem = withoutQuotes(problem)
 	}
 	if w != nil {
+		if problem != nil {
+			failed++
+		}
 		for _, name := range slices.Sorted(maps.Keys(w.known)) {
-			now.Files = append(now.Files, w.known[name].told())
+			file := w.known[name].told()
+			if now.Files = append(now.Files, file); file.State == control.Failed {
+				failed++
+			}
 		}
 		for _, s := range w.strays {
 			now.Strays = append(now.Strays, s.Object)
@@ -143,6 +162,7 @@ func (m *Manifests) tell(w *watcher, problem error) {
 		m.Log.Infof("manifests: %s", text)
 	}
 	m.status = now
+	failedFiles.Set(float64(failed))
 }
 
 // watcher applies the files during a term.
