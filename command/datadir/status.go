@@ -25,6 +25,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/shell"
 	"github.com/karve-k8s/karve/kine/location"
 )
 
@@ -397,7 +398,11 @@ func Ready(ctx context.Context, dir string) error {
 	if err != nil || s.State == stateReady {
 		return err
 	}
-	if s.Problem == "" {
+	switch {
+	case s.Problem != "":
+	case s.State == stateStopped:
+		return fmt.Errorf("karve status: stopped: no server runs with --data-dir %s", shell.Quoted(dir))
+	default:
 		return fmt.Errorf("karve status: %s", s.State)
 	}
 	return fmt.Errorf("karve status: %s: %s", s.State, output.Printable(s.Problem))

@@ -24,7 +24,7 @@ func TestWait(t *testing.T) {
 	launched.stop()
 	began := time.Now()
 	got := finish(t, command(t, "karve", "wait", "--data-dir", dir, "--timeout", "300ms"))
-	if got.code != 1 || !strings.Contains(got.stderr, "not ready after 300ms") || !strings.Contains(got.stderr, "stopped") {
+	if got.code != 1 || !strings.Contains(got.stderr, "not ready after 300ms") || !strings.Contains(got.stderr, "stopped: no server runs with --data-dir "+dir) {
 		t.Errorf("after %v: got code %d and %s, want 1 and that the server is stopped", time.Since(began), got.code, got.stderr)
 	}
 }

@@ -23,7 +23,7 @@ func IsFull(err error) bool {
 
 // ReadOnly returns an error for a data directory that cannot be written because its file system is read-only.
 func ReadOnly(dir string) error {
-	return fmt.Errorf("the file system of %s is %w, as that of a failing card becomes: no server can run there, but the cluster is still in it, and karve backup create --data-dir %[3]s FILE saves it to a FILE on another disk",
+	return fmt.Errorf("%s: %w, as a failing card becomes: no server can run there, but the cluster is still in it, and karve backup create --data-dir %[3]s FILE saves it to a FILE on another disk",
 		dir, syscall.EROFS, shell.Quoted(dir))
 }
 

@@ -8,13 +8,16 @@ import (
 	"time"
 )
 
+// indexRegion is the size in bytes that a WAL-index grows by (WALINDEX_PGSZ in SQLite's wal.c). Nobody uses a smaller file.
+const indexRegion = 32 << 10
+
 // ViewAny runs body with a connection that reads any SQLite database in one transaction. It changes
 // nothing, and another process may be writing meanwhile.
 //
 // A database with a WAL beside it is read with SQLite's locks. While a server in another process
 // uses it, the error is [ErrBusy]. Nobody has a database without a WAL open, nor one beside which a disk that is read-only
-// or full lets SQLite make no WAL-index (-shm): ViewAny reads it without locks and makes no file beside it. If a server has
-// started or stopped by the end, what body has read may be inconsistent, and the error is ErrBusy too.
+// or full lets SQLite make no WAL-index (-shm): ViewAny reads it without locks. If a server has started or stopped by the end,
+// what body has read may be inconsistent, and the error is ErrBusy too. On a full disk, the beginning of a WAL-index may be left.
 //
 // Only SQLite opens the file: if this process closed a descriptor of its own, the locks of an engine
 // in the same process would be gone (https://sqlite.org/howtocorrupt.html#posixlocks). A database that
@@ -35,7 +38,7 @@ func ViewAny(path string, body func(c *Connection) error) error {
 			read = true
 			return body(c)
 		})
-		if err == nil || read || IsBusy(err) || lockless == "" || index > 0 || inUse(path) {
+		if err == nil || read || IsBusy(err) || lockless == "" || index >= indexRegion || inUse(path) {
 			return err
 		}
 		err = ViewLocked(path, body)

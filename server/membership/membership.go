@@ -14,7 +14,9 @@ import (
 	"os"
 	"slices"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -265,13 +267,26 @@ func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[
 // replace stores the record in place of the one at revision.
 func (c Cluster) replace(ctx context.Context, value []byte, revision int64) error {
 	ok, err := c.write(ctx, value, revision)
-	if err != nil {
+	if refusal(err) {
+		return fmt.Errorf("%w: nothing was changed: run the command again when this is mended", err)
+	} else if err != nil {
 		return fmt.Errorf("%w: the outcome is unknown, and the new token or configuration may be in force: run the command again, and if the old token is refused, the new one is the cluster's", err)
 	}
 	if !ok {
 		err = fmt.Errorf("%s has changed meanwhile, and nothing was done: is somebody else rotating the token?", c.key())
 	}
 	return err
+}
+
+// refusal reports whether err is the datastore's answer that it has not written, such as that its disk is full.
+func refusal(err error) bool {
+	if answer, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		switch answer.Code() {
+		case codes.ResourceExhausted, codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition:
+			return true
+		}
+	}
+	return false
 }
 
 // read returns the record and its revision; nil if there is none.

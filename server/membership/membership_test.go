@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -595,6 +596,10 @@ func TestRotationWithUnknownOutcome(t *testing.T) {
 	}
 	s.Token = after
 	c.join(t, s)
+	full := &kv{KV: c.KV, afterCommit: func() error { return rpctypes.ErrNoSpace }}
+	if err := clusterIn(full, prefix).Rotate(t.Context(), after, before, nil); !errors.Is(err, rpctypes.ErrNoSpace) || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("a full disk: got %v, want that nothing was changed", err)
+	}
 }
 
 func TestRotateInADatabase(t *testing.T) {
