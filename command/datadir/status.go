@@ -400,10 +400,9 @@ func Ready(ctx context.Context, dir string) error {
 	}
 	switch {
 	case s.Problem != "":
+		return fmt.Errorf("karve status: %s: %s", s.State, output.Printable(s.Problem))
 	case s.State == stateStopped:
 		return fmt.Errorf("karve status: stopped: no server runs with --data-dir %s", shell.Quoted(dir))
-	default:
-		return fmt.Errorf("karve status: %s", s.State)
 	}
-	return fmt.Errorf("karve status: %s: %s", s.State, output.Printable(s.Problem))
+	return fmt.Errorf("karve status: %s", s.State)
 }
