@@ -424,7 +424,7 @@ func TestDatabaseAStatementThatIsEndedFailsTheBatch(t *testing.T) {
 			if _, err := other.ExecContext(t.Context(), lock); err != nil {
 				t.Fatal(err)
 			}
-			batch := writesOf(t.Context(), 8, -1)
+			batch := writesOf(t.Context(), 8)
 			table.n = 0
 			commitOf(w, batch...)
 			for _, one := range batch {
@@ -454,16 +454,25 @@ func TestDatabaseAKeyThatIsRefusedIsNoOutage(t *testing.T) {
 		if db.kind == "postgres" {
 			keys = append(keys, "/keys/a\x00b", "/keys/not UTF-8 \xff")
 		}
+		if _, err := b.Create(t.Context(), "/keys/a", nil, 0); err != nil {
+			t.Error(err)
+		}
 		for _, key := range keys {
+			var good sync.WaitGroup // gets that wait are one query
+			for range 4 * readQueries {
+				good.Go(func() {
+					if _, kv, err := b.Get(t.Context(), "/keys/a", 0, false); err != nil || kv == nil {
+						t.Errorf("get of another key meanwhile: %v, %v", kv, err)
+					}
+				})
+			}
 			if _, err := b.Create(t.Context(), key, nil, 0); status.Code(err) != codes.InvalidArgument {
 				t.Errorf("create %.20q: %v, want InvalidArgument", key, err)
 			}
 			if _, _, err := b.Get(t.Context(), key, 0, false); err != nil && status.Code(err) != codes.InvalidArgument {
 				t.Errorf("get %.20q: %v, want no other error than InvalidArgument", key, err)
 			}
-		}
-		if _, err := b.Create(t.Context(), "/keys/a", nil, 0); err != nil {
-			t.Error(err)
+			good.Wait()
 		}
 	})
 }

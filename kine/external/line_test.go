@@ -40,37 +40,3 @@ func TestALineThatIsCutIsReset(t *testing.T) {
 		t.Errorf("%v, and the driver's context has %v", err, ctx.Err())
 	}
 }
-
-func TestALineThatIsInTimeStays(t *testing.T) {
-	var l line
-	ours, theirs := net.Pipe()
-	defer theirs.Close()
-	l.dial(func(context.Context, string, string) (net.Conn, error) { return ours, nil })(t.Context(), "", "")
-	_, ended := l.limited(t.Context(), time.Hour)
-	if err := ended(); err != nil {
-		t.Error(err)
-	}
-	go theirs.Write([]byte("x"))
-	if _, err := ours.Read(make([]byte, 1)); err != nil {
-		t.Errorf("the connection has ended: %v", err)
-	}
-}
-
-func TestTheErrorOfALineThatWasCut(t *testing.T) {
-	cut, other := errors.New("late"), errors.New("use of closed network connection")
-	for _, c := range []struct {
-		err    error
-		fenced bool
-		want   error
-	}{
-		{nil, false, nil}, {nil, true, nil},
-		{unknown{other}, true, unknown{other}},
-		{errTakenBack, false, errTakenBack},
-		{other, true, errTakenBack},
-		{lost{other}, false, lost{cut}},
-	} {
-		if got := ofCut(c.err, cut, c.fenced); got != c.want {
-			t.Errorf("%v, fenced %v: %v, want %v", c.err, c.fenced, got, c.want)
-		}
-	}
-}

@@ -62,28 +62,6 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// All who ask while one question is open share its answer.
-func TestOneQuestionForAll(t *testing.T) {
-	var questions atomic.Int64
-	w := &watchdog{life: t.Context(), question: func(ctx context.Context) error {
-		questions.Add(1)
-		<-ctx.Done()
-		return ctx.Err()
-	}}
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() {
-			if err := w.ask(); !errors.As(err, &silent{}) {
-				t.Errorf("got %v", err)
-			}
-		})
-	}
-	all.Wait()
-	if n := questions.Load(); n > 25 { // on a busy machine, some ask after the first has its answer
-		t.Errorf("50 callers asked %d questions", n)
-	}
-}
-
 // soon is how long a call may take while the database is silent: with some time for a busy machine, and less than the
 // timeout of any request.
 const soon = 25 * time.Second
