@@ -133,24 +133,6 @@ func TestWatchCreatesAndCancels(t *testing.T) {
 	}
 }
 
-func TestWatchFiltersAndPrevious(t *testing.T) {
-	s := serve(t)
-	s.put(t, "a", "1")
-	r := s.raw(t)
-	all := []byte{0}
-	r.create(&pb.WatchCreateRequest{Key: []byte("a"), RangeEnd: all, Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}})
-	r.create(&pb.WatchCreateRequest{Key: []byte("a"), RangeEnd: all, Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NODELETE}, StartRevision: 2, PrevKv: true})
-	r.want("history", "1: PUT a=1@2")
-	s.put(t, "a", "2")
-	r.want("update", "1: PUT a=2@3 was 1")
-	if _, err := s.Delete(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	r.want("deletion", "0: DELETE a=@4")
-	r.create(&pb.WatchCreateRequest{Key: []byte("a"), PrevKv: true, StartRevision: 4})
-	r.want("deletion with what was there", "2: DELETE a=@4 was 2")
-}
-
 func TestWatchesOfWhatIsCompacted(t *testing.T) {
 	s := serve(t)
 	for i := range 5 {
@@ -386,65 +368,5 @@ func TestManyWatchers(t *testing.T) {
 	readers.Wait()
 	if got.Load() != streams {
 		t.Errorf("%d of %d streams have everything", got.Load(), streams)
-	}
-}
-
-// Many watchers of an event send the same bytes.
-func TestAnEventIsEncodedOnce(t *testing.T) {
-	var cache eventCache
-	e := datastore.Event{KV: datastore.KeyValue{Key: "a", Value: []byte("1"), ModRevision: 2, CreateRevision: 2, Version: 1}}
-	one, err := cache.get(&e)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, _ := cache.get(&e); again != one {
-		t.Error("encoded again")
-	}
-	with := e
-	with.Prev = &datastore.KeyValue{Key: "a", Value: []byte("0")}
-	if other, _ := cache.get(&with); other == one {
-		t.Error("with the previous value it is the same as without")
-	}
-	for i := range 10_000 { // of other events, some have its place
-		other := e
-		other.KV.ModRevision += int64(i) + 1
-		if got, _ := cache.get(&other); got == one {
-			t.Fatalf("revision %d has the bytes of revision 2", other.KV.ModRevision)
-		}
-	}
-	runtime.KeepAlive(one)
-}
-
-func BenchmarkFanOut(b *testing.B) {
-	for _, watchers := range []int{50, 500} {
-		b.Run(fmt.Sprint(watchers), func(b *testing.B) {
-			s := serve(b)
-			const streams = 32
-			var got sync.WaitGroup
-			for i := range min(watchers, streams) {
-				r := s.raw(b)
-				n := watchers/streams + min(1, max(0, watchers%streams-i))
-				for range n {
-					r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0")})
-				}
-				go func() {
-					for {
-						resp, err := r.stream.Recv()
-						if err != nil {
-							return
-						}
-						got.Add(-len(resp.Events))
-					}
-				}()
-			}
-			value := make([]byte, 1024)
-			for b.Loop() {
-				got.Add(int(s.engine.Stats().Watchers))
-				if _, err := s.engine.Put(b.Context(), datastore.PutRequest{Key: "k/1", Value: value}); err != nil {
-					b.Fatal(err)
-				}
-				got.Wait()
-			}
-		})
 	}
 }
