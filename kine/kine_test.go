@@ -3,7 +3,6 @@ package kine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -61,57 +60,6 @@ func serve(t *testing.T, dir string) (*kine.Shim, *clientv3.Client, func()) {
 // create is the transaction by which the API server creates an object.
 func create(ctx context.Context, c *clientv3.Client, key, value string) (*clientv3.TxnResponse, error) {
 	return c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).Then(clientv3.OpPut(key, value)).Commit()
-}
-
-func TestKeysSurviveARestart(t *testing.T) {
-	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-
-	_, client, stop := serve(t, dir)
-	first, err := create(ctx, client, "/registry/a", "1")
-	if err != nil || !first.Succeeded {
-		t.Fatalf("create: %v %+v", err, first)
-	}
-	again, err := create(ctx, client, "/registry/a", "2")
-	if err != nil || again.Succeeded {
-		t.Fatalf("create what is there: %v, want not succeeded, got %+v", err, again)
-	}
-	stop()
-
-	_, client, stop = serve(t, dir)
-	defer stop()
-	got, err := client.Get(ctx, "/registry/a")
-	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "1" {
-		t.Fatalf("after a restart: %v %+v, want value 1", err, got)
-	}
-	if got.Kvs[0].ModRevision != first.Header.Revision {
-		t.Errorf("revision %d after a restart, want %d", got.Kvs[0].ModRevision, first.Header.Revision)
-	}
-	second, err := create(ctx, client, "/registry/b", "1")
-	if err != nil || second.Header.Revision <= first.Header.Revision {
-		t.Errorf("the next revision is %d (%v), want more than %d", second.Header.Revision, err, first.Header.Revision)
-	}
-}
-
-func TestWatchSeesWrites(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	_, client, stop := serve(t, t.TempDir())
-	defer stop()
-	events := client.Watch(ctx, "/registry/w/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	if r := <-events; !r.Created {
-		t.Fatalf("got %+v, want created", r)
-	}
-	for i := range 3 {
-		key := fmt.Sprintf("/registry/w/%d", i)
-		if _, err := create(ctx, client, key, "v"); err != nil {
-			t.Fatal(err)
-		}
-		if r := <-events; len(r.Events) != 1 || string(r.Events[0].Kv.Key) != key {
-			t.Fatalf("got %+v, want one event of %s", r.Events, key)
-		}
-	}
 }
 
 func TestSocketIsForTheOwnerOnly(t *testing.T) {

@@ -1,13 +1,9 @@
 package inprocess_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"runtime/pprof"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -76,14 +72,6 @@ func clients(t *testing.T, test func(t *testing.T, e *datastore.Engine, l served
 			test(t, e, served{store.URL(), name == "engine"}, c)
 		})
 	}
-}
-
-func TestEndpointsOfTheClient(t *testing.T) {
-	clients(t, func(t *testing.T, _ *datastore.Engine, l served, c *kubernetes.Client) {
-		if got := c.Endpoints(); !slices.Equal(got, []string{l.endpoint}) {
-			t.Errorf("endpoints %v, want %v", got, l.endpoint)
-		}
-	})
 }
 
 func TestClientReadsAndWrites(t *testing.T) {
@@ -247,60 +235,6 @@ func TestClientWatches(t *testing.T) {
 	})
 }
 
-// A watch of the engine in which nothing happens has no goroutine, and is told of what
-// happens then.
-func TestQuietWatchesHaveNoGoroutine(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
-		const watches = 50
-		reading := func() int {
-			var all bytes.Buffer
-			if err := pprof.Lookup("goroutine").WriteTo(&all, 2); err != nil {
-				t.Fatal(err)
-			}
-			if !l.direct {
-				return 0 // its watches have one each
-			}
-			return strings.Count(all.String(), "inprocess.(*clientWatch).")
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var all []clientv3.WatchChan
-		for range watches {
-			all = append(all, c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithPrevKV()))
-		}
-		for round := range 3 {
-			for n, deadline := reading(), time.Now().Add(time.Minute); n > 0; n = reading() {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d goroutines read quiet watches", n)
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			var revision int64
-			for range 20 {
-				revision = must(t, e, "/quiet/1", fmt.Sprint(round))
-			}
-			for _, events := range all {
-				for last := int64(0); last < revision; {
-					r := <-events
-					if r.Err() != nil {
-						t.Fatal(r.Err())
-					}
-					for _, event := range r.Events {
-						if event.Kv.ModRevision <= last {
-							t.Errorf("revision %d came after %d", event.Kv.ModRevision, last)
-						}
-						last = event.Kv.ModRevision
-					}
-				}
-			}
-		}
-		cancel()
-		for _, events := range all {
-			for range events {
-			}
-		}
-	})
-}
-
 func TestProgressComesAfterTheEvents(t *testing.T) {
 	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
 		events := c.Watch(t.Context(), "/w/", clientv3.WithPrefix())
@@ -384,26 +318,6 @@ func TestProgressIsForTheStreamThatAsks(t *testing.T) {
 		case r := <-other:
 			t.Errorf("got %+v, want nothing: another stream asked", r)
 		case <-time.After(20 * time.Millisecond):
-		}
-	})
-}
-
-func TestProgressIsToldAfterWritesElsewhere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for the interval of progress")
-	}
-	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
-		t.Parallel()
-		told := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
-		not := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())
-		revision := must(t, e, "/registry/elsewhere", "")
-		if r := <-told; !r.IsProgressNotify() || r.Header.Revision < revision {
-			t.Errorf("got %+v, want the progress to %d", r, revision)
-		}
-		select {
-		case r := <-not:
-			t.Errorf("got %+v without having asked for it", r)
-		default:
 		}
 	})
 }

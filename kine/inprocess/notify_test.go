@@ -3,7 +3,6 @@ package inprocess_test
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,24 +16,11 @@ import (
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
-// looks is a store that counts how often somebody wants to know its revision.
-type looks struct {
-	inprocess.Store
-	n *atomic.Int64
-}
-
-func (l looks) CurrentRevision(ctx context.Context) (int64, error) {
-	l.n.Add(1)
-	return l.Store.CurrentRevision(ctx)
-}
-
 // inBubble runs a test on an engine and a client with a clock that jumps.
-func inBubble(t *testing.T, interval time.Duration, test func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, looked *atomic.Int64)) {
+func inBubble(t *testing.T, interval time.Duration, test func(t *testing.T, e *datastore.Engine, c *kubernetes.Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		e := memory(t)
-		looked := new(atomic.Int64)
-		counted := looks{inprocess.Engine(e), looked}
-		served, err := inprocess.Serve(t.Context(), counted, etcdapi.New(e, kine.EtcdVersion), interval)
+		served, err := inprocess.Serve(t.Context(), inprocess.Engine(e), etcdapi.New(e, kine.EtcdVersion), interval)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,8 +29,7 @@ func inBubble(t *testing.T, interval time.Duration, test func(t *testing.T, e *d
 		if err != nil {
 			t.Fatal(err)
 		}
-		looked.Store(0)
-		test(t, e, c, looked)
+		test(t, e, c)
 	})
 }
 
@@ -65,7 +50,7 @@ func nothing(t *testing.T, when string, watches ...clientv3.WatchChan) {
 // key; whoever has not asked, or knows it, is told nothing.
 func TestNotificationsComeAnIntervalAfterAWrite(t *testing.T) {
 	const interval = 7 * time.Second
-	inBubble(t, interval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
+	inBubble(t, interval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		asked := c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithRev(e.Revision()+1), clientv3.WithProgressNotify())
@@ -107,39 +92,9 @@ func TestNotificationsComeAnIntervalAfterAWrite(t *testing.T) {
 	})
 }
 
-// While nothing is written, nothing runs.
-func TestNotificationsCostNothingWhileNothingChanges(t *testing.T) {
-	const interval = 5 * time.Second
-	inBubble(t, interval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, looked *atomic.Int64) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		asked := c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithRev(e.Revision()+1))
-		time.Sleep(24 * time.Hour)
-		if n := looked.Load(); n != 0 {
-			t.Errorf("nothing was written in a day, and the revision was looked at %d times", n)
-		}
-		nothing(t, "nothing was written", asked)
-		looked.Store(0)
-		told := 0
-		for range 100 {
-			must(t, e, "/busy/1", "")
-			time.Sleep(time.Second)
-			synctest.Wait()
-			select {
-			case <-asked:
-				told++
-			default:
-			}
-		}
-		if n := looked.Load(); told == 0 || n > 100/5+1 || int64(told) > n {
-			t.Errorf("in 100 s of writes told %d times, looked %d times; want every %v", told, n, interval)
-		}
-	})
-}
-
 // The engine answers a request for progress without waiting for a clock.
 func TestProgressComesImmediately(t *testing.T) {
-	inBubble(t, time.Hour, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
+	inBubble(t, time.Hour, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		began := time.Now()
@@ -166,7 +121,7 @@ func TestProgressComesImmediately(t *testing.T) {
 // A quiet watch can be renewed from what it was told, however often history is
 // compacted in between; from where it began it cannot.
 func TestQuietWatchesKeepAheadOfCompaction(t *testing.T) {
-	inBubble(t, kine.ProgressInterval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
+	inBubble(t, kine.ProgressInterval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client) {
 		begin := e.Revision() + 1
 		next := begin
 		for round := range 20 {
