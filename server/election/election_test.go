@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	componentconfig "k8s.io/component-base/config"
-	"k8s.io/component-base/metrics/legacyregistry"
 
 	writes "github.com/karve-k8s/karve/internal/fence"
 )
@@ -199,7 +198,6 @@ type candidate struct {
 	leads   chan struct{} // has a value for each term
 	inOrder atomic.Bool   // it was told to stop
 	blind   atomic.Bool   // its watch is behind
-	ends    func()        // is called as the work ends, unless it is nil
 	cancel  context.CancelFunc
 	done    chan error
 	log     strings.Builder
@@ -243,11 +241,6 @@ func (s *store) join(name string) *candidate {
 // of upstream's controllers do.
 func (c *candidate) lead(ctx context.Context, term *Term) error {
 	c.leads <- struct{}{}
-	defer func() {
-		if c.ends != nil {
-			c.ends()
-		}
-	}()
 	c.lock.mu.Lock()
 	number := c.lock.version
 	c.lock.mu.Unlock()
@@ -533,29 +526,6 @@ func TestErrorOfALostTerm(t *testing.T) {
 	}
 }
 
-// That is so if the datastore can be reached, too, as after somebody has changed the lease.
-func TestErrorOfATakenTerm(t *testing.T) {
-	for range 20 { // several channels are ready at the same time
-		synctest.Test(t, func(t *testing.T) {
-			way, leads, stop := alone(t, func(_ context.Context, term *Term, _ *lock) error { <-term.Done(); return errors.New("cannot list") })
-			for range 3 {
-				<-leads
-				way.mu.Lock()
-				way.change(resourcelock.LeaderElectionRecord{HolderIdentity: "another", LeaseDurationSeconds: 1}, false)
-				way.mu.Unlock()
-			}
-			<-leads
-			way.mu.Lock()
-			way.change(resourcelock.LeaderElectionRecord{HolderIdentity: "another", LeaseDurationSeconds: 15}, false)
-			way.mu.Unlock()
-			time.Sleep(5 * time.Second)
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 // A server that cannot begin while the datastore is away tries again. Other failures end it.
 func TestWorkCannotBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -615,48 +585,6 @@ func TestWorkCannotBegin(t *testing.T) {
 			t.Errorf("got %v, want %v", err, ErrRuns)
 		}
 		way.sever(false)
-	})
-}
-
-// slowLog makes the message take time that a term has ended.
-type slowLog struct{}
-
-func (slowLog) Levels() []logrus.Level { return []logrus.Level{logrus.WarnLevel} }
-
-func (slowLog) Fire(*logrus.Entry) error { time.Sleep(5 * time.Second); return nil }
-
-// A server whose term has ended says that it waits for another when its work has ended, although it has
-// seen the other earlier.
-func TestStandbyAfterATerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &store{}
-		first := s.join("first")
-		first.Log.AddHook(slowLog{})
-		<-first.leads
-		second := s.join("second")
-		<-second.standby
-		first.lock.sever(true)
-		s.mu.Lock()
-		s.change(resourcelock.LeaderElectionRecord{}, false)
-		s.mu.Unlock()
-		<-second.leads
-		ended := make(chan struct{})
-		first.ends = func() {
-			time.Sleep(6 * time.Second)
-			for len(first.standby) > 0 { // while it still acted
-				<-first.standby
-			}
-			close(ended)
-		}
-		first.lock.sever(false)
-		<-ended
-		select {
-		case <-first.standby:
-		case <-time.After(time.Minute):
-			t.Error("the first server does not say that it waits")
-		}
-		first.stop(t)
-		second.stop(t)
 	})
 }
 
@@ -789,44 +717,6 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// The metric of upstream's elector says that a server leads, and also when it no longer does.
-func TestMetric(t *testing.T) {
-	leads := func() (value float64) {
-		t.Helper()
-		families, err := legacyregistry.DefaultGatherer.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		value = -1
-		for _, f := range families {
-			if f.GetName() == "leader_election_master_status" {
-				for _, m := range f.GetMetric() {
-					value = m.GetGauge().GetValue()
-				}
-			}
-		}
-		return value
-	}
-	synctest.Test(t, func(t *testing.T) {
-		s := &store{}
-		first := s.join("first")
-		<-first.leads
-		synctest.Wait()
-		if got := leads(); got != 1 {
-			t.Errorf("a leader's metric is %v, want 1", got)
-		}
-		s.mu.Lock()
-		now := metav1.Now()
-		s.change(resourcelock.LeaderElectionRecord{HolderIdentity: "another", LeaseDurationSeconds: 3600, AcquireTime: now, RenewTime: now}, false)
-		s.mu.Unlock()
-		time.Sleep(time.Second)
-		if got := leads(); got != 0 {
-			t.Errorf("the metric of a server whose lease was taken is %v, want 0", got)
-		}
-		first.stop(t)
-	})
-}
-
 // A request that is under way ends with the term, also if what sends it waits for something else.
 func TestFenceEndsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -935,22 +825,6 @@ func TestFollow(t *testing.T) {
 			t.Errorf("%d more terms", len(begins))
 		}
 	})
-}
-
-// Without an election, there is one term, which never ends.
-func TestNoElection(t *testing.T) {
-	var none *Election
-	want := errors.New("its error")
-	client := &rest.Config{}
-	err := none.Follow(t.Context(), nil, func(_ context.Context, term *Term) error {
-		if term.Fence(client) != client {
-			t.Error("a fence without an election")
-		}
-		return want
-	})
-	if err != want {
-		t.Errorf("got %v, want %v", err, want)
-	}
 }
 
 // The failure of what the leader runs ends the candidacy, and another server follows immediately.
