@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -15,20 +13,6 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 )
-
-// TestSilentNodeWithUnhealthyKubelet makes sure that a node that vanishes is noticed while its kubelet
-// is unhealthy, when a health check follows so soon that no other keepalive request is due.
-func TestSilentNodeWithUnhealthyKubelet(t *testing.T) {
-	w, own := newWorld(t), key(t)
-	m := w.machine("10.0.0.1", own.PublicKey())
-	w.kubelet("10.0.0.1").Store(http.StatusInternalServerError)
-	c := w.config(own)
-	c.KeepAlive, c.Health, c.DialTimeout = 600*time.Millisecond, 1200*time.Millisecond, 5*time.Second
-	tunnels := w.tunnels(c, node(1))
-	await(t, tunnels, "n1", stateUnhealthy)
-	w.vanish()
-	eventually.True(t, "the node is connected again", func() bool { return m.accepted.Load() >= 2 })
-}
 
 // TestAddressesThatSeveralNodesClaim makes sure that no node gets the connections to another one, to
 // another's Pods or to Services because it writes their addresses into its status.
@@ -143,34 +127,6 @@ func TestOtherAddressesKeepThePause(t *testing.T) {
 	}
 }
 
-func TestCloseOfAConnectionThatIsNotRead(t *testing.T) {
-	w, own := newWorld(t), key(t)
-	w.machine("10.0.0.1", own.PublicKey())
-	w.kubelet("10.0.0.1")
-	silent := make(chan struct{})
-	defer close(silent)
-	w.listen("10.244.1.2:80", func(net.Conn) { <-silent })
-	c := w.config(own)
-	c.Linger = 50 * time.Millisecond
-	tunnels := w.tunnels(c, node(1))
-	await(t, tunnels, "n1", stateHealthy)
-	conn, err := connect(t, tunnels, "10.244.1.2:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	if n, err := conn.Write(make([]byte, 256<<20)); err == nil {
-		t.Fatalf("%d bytes were taken by nobody", n)
-	}
-	conn.Close()
-	eventually.Nil(t, "nothing is left of the connection", func() error {
-		if s := tunnels.Status()[0]; s.Connections != 0 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
-}
-
 func TestPodsOfANodeThatIsOff(t *testing.T) {
 	w, own := newWorld(t), key(t)
 	w.machine("10.0.0.2", own.PublicKey())
@@ -261,18 +217,6 @@ func TestBastionThatDoesNotAnswer(t *testing.T) {
 		close(closed)
 	}()
 	eventually.Receive(t, "Close returns", closed)
-}
-
-func TestSourcePortsAreNoOtherCause(t *testing.T) {
-	text := func(s string) string { return withoutSource(errors.New(s)) }
-	for _, from := range []string{"10.0.0.9:41234", "[fd00::9]:41234"} {
-		if got, want := text("read tcp "+from+"->10.0.0.1:22: connection reset"), text("read tcp 10.0.0.9:5->10.0.0.1:22: connection reset"); got != want {
-			t.Errorf("%q is not %q", got, want)
-		}
-	}
-	if text("read tcp 10.0.0.9:5->10.0.0.1:22: x") == text("read tcp 10.0.0.9:5->10.0.0.2:22: x") {
-		t.Error("the address of the other end does not count")
-	}
 }
 
 func TestAuthorizes(t *testing.T) {

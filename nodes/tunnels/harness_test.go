@@ -131,9 +131,7 @@ type machine struct {
 	open       map[net.Conn]bool
 	forwarded  map[string]int
 
-	accepted   atomic.Int64
-	shaking    *atomic.Int64 // authentications in progress
-	mostAtOnce *atomic.Int64
+	accepted atomic.Int64
 }
 
 func key(t testing.TB) ssh.Signer {
@@ -200,13 +198,6 @@ func (m *machine) serve(conn net.Conn) {
 	m.mu.Lock()
 	authorized := m.authorized
 	config := &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-		if m.shaking != nil { // the client waits for this answer
-			now := m.shaking.Add(1)
-			for most := m.mostAtOnce.Load(); now > most && !m.mostAtOnce.CompareAndSwap(most, now); most = m.mostAtOnce.Load() {
-			}
-			time.Sleep(5 * time.Millisecond) // so that too many would meet
-			m.shaking.Add(-1)
-		}
 		if string(key.Marshal()) != string(authorized.Marshal()) {
 			return nil, errors.New("not authorized")
 		}

@@ -10,8 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,54 +161,6 @@ func TestChangedHostKey(t *testing.T) {
 	await(t, tunnels, "n1", stateHealthy)
 	if info, err := os.Stat(c.HostKeys.Path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("known_hosts: %v, %v", info.Mode(), err)
-	}
-}
-
-func TestTunnelKilledInAStream(t *testing.T) {
-	w, own := newWorld(t), key(t)
-	m := w.machine("10.0.0.1", own.PublicKey())
-	w.kubelet("10.0.0.1")
-	w.echo("10.244.1.2:80")
-	w.listen("10.244.1.3:80", func(conn net.Conn) { io.WriteString(conn, "all") })
-	tunnels := w.tunnels(w.config(own), node(1))
-	await(t, tunnels, "n1", stateHealthy)
-
-	// The end of a stream is no error.
-	conn, err := connect(t, tunnels, "10.244.1.3:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text, err := io.ReadAll(conn); string(text) != "all" || err != nil {
-		t.Fatalf("read %q, %v", text, err)
-	}
-
-	conn, err = connect(t, tunnels, "10.244.1.2:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := says(conn, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := conn.Read(make([]byte, 1))
-		ended <- err
-	}()
-	m.kill()
-	wants(t, eventually.Receive(t, "the open connection ends", ended), ErrEnded, "n1", "closed the connection")
-	if _, err := conn.Write([]byte("more")); !errors.Is(err, ErrEnded) {
-		t.Errorf("a write says %v", err)
-	}
-	eventually.Nil(t, "a new connection works", func() error {
-		conn, err := tunnels.Dial(nil)(t.Context(), "tcp", "10.244.1.2:80")
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return says(conn, "again")
-	})
-	if n := m.accepted.Load(); n != 2 {
-		t.Errorf("%d SSH connections were made, want 2", n)
 	}
 }
 
@@ -368,75 +318,6 @@ func TestBastion(t *testing.T) {
 	})
 }
 
-// TestFiftyNodes makes sure that neither a start nor the end of all connections at the same time
-// makes more than AtOnce connections at once, and that each node has one.
-func TestFiftyNodes(t *testing.T) {
-	const nodes = 50
-	w, own := newWorld(t), key(t)
-	var shaking, most atomic.Int64
-	var machines []*machine
-	var list []Node
-	for i := 1; i <= nodes; i++ {
-		m := w.machine(fmt.Sprintf("10.0.0.%d", i), own.PublicKey())
-		m.shaking, m.mostAtOnce = &shaking, &most
-		w.kubelet(fmt.Sprintf("10.0.0.%d", i))
-		w.echo(fmt.Sprintf("10.244.%d.2:80", i))
-		machines, list = append(machines, m), append(list, node(i))
-	}
-	tunnels := w.tunnels(w.config(own), list...)
-	healthy := func() {
-		t.Helper()
-		for _, n := range list {
-			await(t, tunnels, n.Name, stateHealthy)
-		}
-		if n := most.Swap(0); n > defaultAtOnce {
-			t.Errorf("%d connections were made at once, want at most %d", n, defaultAtOnce)
-		}
-	}
-	began := time.Now()
-	healthy()
-	t.Logf("50 tunnels were healthy after %v", time.Since(began).Round(time.Millisecond))
-	var all sync.WaitGroup
-	errs := make(chan error, nodes)
-	for i := 1; i <= nodes; i++ {
-		all.Go(func() {
-			conn, err := tunnels.Dial(nil)(t.Context(), "tcp", fmt.Sprintf("10.244.%d.2:80", i))
-			if err == nil {
-				err = says(conn, strings.Repeat("0123456789abcdef", 20_000))
-				conn.Close()
-			}
-			errs <- err
-		})
-	}
-	all.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	for i, m := range machines {
-		if n := m.accepted.Load(); n != 1 {
-			t.Errorf("n%d has %d SSH connections, want 1", i+1, n)
-		}
-		if n := m.count(fmt.Sprintf("10.244.%d.2:80", i+1)); n != 1 {
-			t.Errorf("%d connections to the Pod of n%d went through it, want 1", n, i+1)
-		}
-	}
-	for _, m := range machines {
-		m.kill()
-	}
-	for _, m := range machines {
-		eventually.True(t, "each node is connected again", func() bool { return m.accepted.Load() >= 2 })
-	}
-	healthy()
-	for i, m := range machines {
-		if n := m.accepted.Load(); n != 2 {
-			t.Errorf("n%d has had %d SSH connections, want 2", i+1, n)
-		}
-	}
-}
-
 func TestNodeThatComesBackIsTriedAtOnce(t *testing.T) {
 	w, own := newWorld(t), key(t)
 	c := w.config(own)
@@ -480,36 +361,6 @@ func TestConnectionsWaitForTheFirstTunnel(t *testing.T) {
 	tunnels.Listed()
 	if err := eventually.Receive(t, "the connection is made", done); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestConnectionsHaveDeadlines(t *testing.T) {
-	w, own := newWorld(t), key(t)
-	w.machine("10.0.0.1", own.PublicKey())
-	w.kubelet("10.0.0.1")
-	silent := make(chan struct{})
-	defer close(silent)
-	w.listen("10.244.1.2:80", func(net.Conn) { <-silent })
-	tunnels := w.tunnels(w.config(own), node(1))
-	conn, err := connect(t, tunnels, "10.244.1.2:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a read after the deadline says %v", err)
-	}
-	_ = conn.SetDeadline(time.Time{})
-	done := make(chan error, 1)
-	go func() {
-		_, err := conn.Read(make([]byte, 1))
-		done <- err
-	}()
-	conn.Close()
-	if err := eventually.Receive(t, "Close ends a read", done); err == nil {
-		t.Error("a read of a closed connection says nothing")
 	}
 }
 
