@@ -6,8 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-
-	"github.com/karve-k8s/karve/internal/setup"
 )
 
 func TestReadOptions(t *testing.T) {
@@ -111,36 +109,5 @@ func TestOthersDirectoriesAreRefused(t *testing.T) {
 		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%s: got %v, want %q", path, err, says)
 		}
-	}
-}
-
-func TestUnits(t *testing.T) {
-	t.Parallel()
-	unit := func(init setup.Init, text string) string {
-		p := Place{BinDir: "/usr/local/bin", Config: "/etc/karve/config.yaml", Service: setup.Service{Init: init, Log: "/var/log/karve.log"}}
-		c, err := newConfig([]byte(text), nil, "/var/lib/karve")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return (&Installer{Place: p}).unit(c)
-	}
-	if got := unit(setup.Systemd, ""); got != SystemUnit() {
-		t.Errorf("without options:\n%s", got)
-	}
-	got := unit(setup.Systemd, "secure-port: 443\ndata-dir: /srv/karve\ndatastore-endpoint: sqlite:///srv/store\nwrite-kubeconfig: /home/me/config\nbackup-dir: /mnt/usb\naudit-log-path: /var/log/karve/audit.log\n")
-	for _, line := range []string{
-		"RequiresMountsFor=/srv/karve /srv/store", "ReadWritePaths=-/srv/karve -/srv/store -/home/me -/mnt/usb -/var/log/karve",
-		"CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
-	} {
-		if !strings.Contains(got, "\n"+line+"\n") {
-			t.Errorf("%q is missing:\n%s", line, got)
-		}
-	}
-	if got := UserUnit("/home/me/bin/karve", "/home/me/c"); strings.Contains(got, "Protect") || strings.Contains(got, "Capabilit") || !strings.Contains(got, "ExecStart=/home/me/bin/karve server --config /home/me/c\n") || !strings.HasSuffix(got, "WantedBy=default.target\n") || strings.Contains(got, "multi-user") {
-		t.Errorf("a user's:\n%s", got)
-	}
-	// Without retry, supervise-daemon leaves a server behind that takes longer than 5 s to stop.
-	if got := unit(setup.OpenRC, "secure-port: 443\n"); !strings.Contains(got, "\nretry=\"TERM/90/KILL/10\"\n") || !strings.Contains(got, "capabilities=\"^cap_net_bind_service\"\n") {
-		t.Errorf("OpenRC:\n%s", got)
 	}
 }

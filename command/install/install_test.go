@@ -106,18 +106,6 @@ func TestNothingChangesIfTheCheckFails(t *testing.T) {
 	m.upright("v1", "v1")
 }
 
-func TestUpgradeKeepsABackup(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	m.installs("v1")
-	m.installs("v2")
-	m.upright("v2", "v1 v2")
-	m.want("data.before-upgrade/mvcc.db", "v1")
-	m.installs("v1")
-	m.want("data.before-upgrade/mvcc.db", "v1 v2")
-	m.want("data.before-upgrade/mvcc.db.previous", "v1")
-}
-
 // A server that is blocked has said that it is ready, and `karve status` tells that it is not.
 func TestAFailedUpgradeReturns(t *testing.T) {
 	t.Parallel()
@@ -156,17 +144,6 @@ func TestAPowerCutKeepsTheWayBack(t *testing.T) {
 			m.upright("v2", "v1 v2")
 		})
 	}
-}
-
-func TestABackupOfDataWithoutAProgram(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	m.installs("v1")
-	m.uninstalls(false)
-	m.installs("v2")
-	m.upright("v2", "v1 v2")
-	m.want("data.before-upgrade/mvcc.db", "v1")
-	m.says("backed up by v2")
 }
 
 func TestOneInstallationAtATime(t *testing.T) {

@@ -371,19 +371,3 @@ func TestJoinAgainAtAnotherAddress(t *testing.T) {
 		t.Errorf("got %+v, %v", r, err)
 	}
 }
-
-// The server on the same machine makes the token by itself.
-func TestOwnNodeWithoutAcceptedCertificate(t *testing.T) {
-	t.Parallel()
-	j := newJoined(t, time.Now().Add(-time.Minute), func(o *Options) { o.OwnServer = true })
-	own := Options{OwnServer: true, Server: j.s.url, Say: j.o.Say}
-	wantError(t, Install(t.Context(), j.Machine, newProgram(t, "v1"), own), "does not accept the certificate")
-	own.Token, own.CAHashes = goodToken, j.hashes()
-	if err := Install(t.Context(), j.Machine, newProgram(t, "v1"), own); err != nil {
-		t.Fatal(err)
-	}
-	j.check(t, 1, "client-ca")
-	if !strings.Contains(j.said, "the kubelet is v1.37.2 already") {
-		t.Errorf("there was no upgrade: %s", j.said)
-	}
-}

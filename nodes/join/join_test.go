@@ -19,9 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
-	"k8s.io/client-go/tools/clientcmd"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"sigs.k8s.io/yaml"
 
 	karveversion "github.com/karve-k8s/karve/internal/version"
 )
@@ -171,68 +169,6 @@ func withApt(t *testing.T, m *testMachine) {
 		text, err := os.ReadFile(m.path(containerdConfig))
 		return strings.Replace(string(text), "# somebody's own", dump16, 1), err
 	}
-}
-
-func TestJoinInstallsPackages(t *testing.T) {
-	t.Parallel()
-	s := newServer(t, "127.0.0.1")
-	m := newMachine(t)
-	o := optionsFor(s)
-	o.Kubelet = withKubelet(t, m, s)
-	os.RemoveAll(m.path("/etc/containerd"))
-	before := m.tree(t)
-	withApt(t, m)
-	joins := func() {
-		t.Helper()
-		if err := Join(t.Context(), m.Machine, o); err != nil {
-			t.Fatal(err)
-		}
-		if text := m.read(containerdConfig); !strings.Contains(text, "SystemdCgroup = true") {
-			t.Errorf("containerd is configured with %s", text)
-		}
-		if text := m.read(kubeletConfig); !strings.Contains(text, "cgroupDriver: systemd") {
-			t.Errorf("the kubelet is configured with %s", text)
-		}
-	}
-	joins()
-	if !m.wasCalled("apt-get install -y -q -o DPkg::Lock::Timeout=300 --no-remove --no-install-recommends") || !m.wasCalled("systemctl restart containerd") {
-		t.Errorf("got the calls %v", m.called)
-	}
-	if err := os.MkdirAll(m.path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec"), 0o755); err != nil { // the kubelet does
-		t.Fatal(err)
-	}
-	m.write(t, "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/pids.max", "max\n")
-	m.answers["systemctl stop kubepods.slice"] = func([]string) (string, error) {
-		return "", os.RemoveAll(m.path("/sys/fs/cgroup/kubepods.slice"))
-	}
-	said := ""
-	say := func(format string, args ...any) { said += fmt.Sprintf(format, args...) }
-	if err := Remove(t.Context(), m.Machine, say); err != nil {
-		t.Fatal(err)
-	}
-	// The package stays without its configuration, which the next join would take for somebody's.
-	const remedy = "apt-get purge --autoremove containerd"
-	if !strings.HasSuffix(said, remedy) || m.wasCalled("apt-get purge") || m.wasCalled("apt-get remove") {
-		t.Errorf("got %q and the calls %v", said, m.called)
-	}
-	sameTree(t, before, m.tree(t))
-	if m.exists("/usr/libexec/kubernetes") {
-		t.Error("/usr/libexec/kubernetes is left over")
-	}
-	s.removeNode("board")
-	joins()
-	if said = ""; Remove(t.Context(), m.Machine, say) != nil || said != "" {
-		t.Errorf("got %q about packages that the join found", said)
-	}
-	// A join that fails says it, too.
-	s.removeNode("board")
-	m.programs["containerd"], o.Say = false, say
-	m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", errStandIn }
-	wantError(t, Join(t.Context(), m.Machine, o), "could not be started")
-	if !strings.HasSuffix(said, remedy) {
-		t.Errorf("got %q", said)
-	}
-	sameTree(t, before, m.tree(t))
 }
 
 // What was there before the packages stays, after a removal and after a join that failed.
@@ -388,6 +324,11 @@ func TestJoinLeavesNothingHalfDone(t *testing.T) {
 				return out, err
 			}
 		}, []string{"no part of 10.200.0.0/16", "allocate-node-cidrs=false", "--no-network", "--pod-cidr", "CIDRNotAvailable"}},
+		{"another plugin's network is taken first", func(m *testMachine, _ *testServer, o *Options) {
+			o.PodCIDR = "10.9.0.0/24"
+			m.programs["iptables"] = false // nothing is installed for it
+			m.write(t, "/etc/cni/net.d/05-other.conf", "{}")
+		}, []string{"--pod-cidr 10.9.0.0/24", "05-other.conf"}},
 		{"Pod addresses overlap", func(m *testMachine, _ *testServer, o *Options) { o.PodCIDR = "192.0.2.128/25" }, []string{"192.0.2.128/25", "192.0.2.0/24", "--pod-cidr"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -442,42 +383,6 @@ func TestRemoveKeepsWhatIsMounted(t *testing.T) {
 	wantError(t, Remove(t.Context(), m.Machine, func(string, ...any) {}), "still mounted", kubeletDir)
 	if !m.exists(kubeletDir+"/pods/a/volumes/precious") || !m.exists(recordFile) {
 		t.Error("something was removed nevertheless")
-	}
-}
-
-func TestKubeletConfiguration(t *testing.T) {
-	t.Parallel()
-	text, err := kubeletConfiguration(map[string]any{
-		"clusterDNS": []any{"10.96.0.10"}, "staticPodPath": "/etc/kubernetes/manifests", "fieldOfTheFuture": "kept",
-		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": "/etc/kubernetes/pki/ca.crt"}, "webhook": map[string]any{"cacheTTL": "0s"}},
-	}, facts{cgroup: 1, swap: true, resolver: "/run/x"}, containerRuntime{socket: "/run/c.sock", cgroupDriver: "cgroupfs"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got map[string]any
-	if err := yaml.Unmarshal([]byte(text), &got); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]any{
-		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "clusterDNS": []any{"10.96.0.10"}, "fieldOfTheFuture": "kept",
-		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": caFile}, "webhook": map[string]any{"cacheTTL": "0s", "enabled": true}, "anonymous": map[string]any{"enabled": false}},
-		"authorization":  map[string]any{"mode": "Webhook"}, "rotateCertificates": true, "containerRuntimeEndpoint": "unix:///run/c.sock", "cgroupDriver": "cgroupfs",
-		"failCgroupV1": false, "failSwapOn": false, "resolvConf": "/run/x",
-	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
-}
-
-func TestBootstrapKubeconfig(t *testing.T) {
-	t.Parallel()
-	text, err := bootstrapKubeconfig("https://a:6443", goodToken, []byte("CA"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(text))
-	if err != nil || config.Host != "https://a:6443" || config.BearerToken != goodToken || string(config.CAData) != "CA" {
-		t.Errorf("got %+v, %v", config, err)
 	}
 }
 
@@ -618,41 +523,6 @@ func TestOtherNetworks(t *testing.T) {
 	}
 }
 
-// What can be known before apt runs is.
-func TestNoPackagesForNothing(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name   string
-		change func(*testMachine, *Options)
-		want   []string
-	}{
-		{"addresses overlap", func(_ *testMachine, o *Options) { o.PodCIDR = "192.0.2.128/25" }, []string{"--pod-cidr"}},
-		{"another plugin wins", func(m *testMachine, o *Options) {
-			o.PodCIDR = "10.9.0.0/24"
-			m.write(t, "/etc/cni/net.d/05-other.conf", "{}")
-		}, []string{"--pod-cidr 10.9.0.0/24", "05-other.conf"}},
-		{"CRI is disabled", func(m *testMachine, _ *Options) {
-			m.answers["containerd config dump"] = func([]string) (string, error) {
-				return strings.Replace(dump16, "[]", `["cri"]`, 1), nil
-			}
-		}, []string{"CRI plugin is disabled"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t, "127.0.0.1")
-			m := newMachine(t)
-			o := optionsFor(s)
-			o.Kubelet = withKubelet(t, m, s)
-			m.programs["iptables"] = false
-			tc.change(m, &o)
-			wantError(t, Join(t.Context(), m.Machine, o), tc.want...)
-			if m.wasCalled("apt-get") {
-				t.Errorf("got the calls %v", m.called)
-			}
-		})
-	}
-}
-
 // Containers get the time to end that their Pods ask for.
 func TestRemoveEndsContainersGracefully(t *testing.T) {
 	t.Parallel()
@@ -785,51 +655,17 @@ func TestUpgrade(t *testing.T) {
 // A node that joined before the cluster had a DNS gets it by an upgrade, although the kubelet has the server's version.
 func TestUpgradeTakesTheDNS(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, "127.0.0.1")
-	const key = "kubelet-config/kubelet"
-	dns := func(addresses string) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.config[key] = "kind: KubeletConfiguration\nclusterDNS: " + addresses + "\n"
-	}
-	dns("[]")
-	m := newMachine(t)
-	o := optionsFor(s)
-	o.Kubelet = withKubelet(t, m, s)
-	var warned string
-	o.Warn = func(format string, args ...any) { warned += fmt.Sprintf(format, args...) }
-	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "karve addons apply coredns") {
-		t.Fatalf("%v, and the warnings %q", err, warned)
-	}
-	restarts := 0
-	m.answers["systemctl restart karve-node"] = func([]string) (string, error) { restarts++; return "", nil }
-	s.setNode("board", func(n *corev1.Node) { ready(n); n.Status.NodeInfo.KubeletVersion = "v1.37.2" })
-	before := m.read(kubeletConfig)
-	upgrade := func(want string, wantRestarts int, wantErr ...string) {
-		t.Helper()
-		err := Upgrade(t.Context(), m.Machine, Options{Timeout: 100 * time.Millisecond})
-		if len(wantErr) == 0 && err != nil {
+	j := newJoined(t, time.Now().Add(time.Hour))
+	j.write(t, kubeletConfig, strings.Replace(j.read(kubeletConfig), "- 10.96.0.10", "", 1))
+	for _, dns := range []string{"10.96.0.10", "10.96.0.11"} { // an address that is set stays
+		j.s.mu.Lock()
+		j.s.config["kubelet-config/kubelet"] = "kind: KubeletConfiguration\nclusterDNS: [" + dns + "]\n"
+		j.s.mu.Unlock()
+		if err := Upgrade(t.Context(), j.Machine, Options{Say: j.o.Say}); err != nil {
 			t.Error(err)
-		} else if len(wantErr) > 0 {
-			wantError(t, err, wantErr...)
 		}
-		if got := m.read(kubeletConfig); !strings.Contains(got, want) || restarts != wantRestarts {
-			t.Errorf("got %d restarts and the configuration %s, want %d and %q", restarts, got, wantRestarts, want)
+		if got := j.read(kubeletConfig); !strings.Contains(got, "clusterDNS:\n- 10.96.0.10\n") || j.restarts != 1 {
+			t.Errorf("%d restarts, and the configuration %s", j.restarts, got)
 		}
 	}
-	upgrade("clusterDNS: []", 0)
-	dns("[10.96.0.10]")
-	upgrade(before, 2, "the cluster's DNS [10.96.0.10]", "was not Ready", "as it was")
-	s.mu.Lock()
-	s.renewed = time.Now().Add(time.Hour)
-	s.mu.Unlock()
-	upgrade("clusterDNS:\n- 10.96.0.10", 3)
-	upgrade("clusterDNS:\n- 10.96.0.10", 3)
-	dns("[10.96.0.11]")
-	upgrade("clusterDNS:\n- 10.96.0.10", 3)
-	// A server that does not tell is no reason not to upgrade.
-	s.mu.Lock()
-	delete(s.config, key)
-	s.mu.Unlock()
-	upgrade("clusterDNS:\n- 10.96.0.10", 3)
 }

@@ -289,32 +289,6 @@ func TestMachineIsChecked(t *testing.T) {
 	}
 }
 
-func TestFacts(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	f, err := m.look()
-	if err != nil || f.cgroup != 2 || f.swap || f.resolver != "" || len(f.notes) > 0 {
-		t.Errorf("got %+v, %v, want nothing to note", f, err)
-	}
-	m.write(t, "/proc/swaps", "Filename Type Size Used Priority\n/var/swap file 102396 0 -2\n")
-	m.write(t, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
-	m.write(t, "/run/systemd/resolve/resolv.conf", "nameserver 192.0.2.53\n")
-	os.Remove(m.path("/sys/fs/cgroup/cgroup.controllers"))
-	groups := "#subsys_name hierarchy num_cgroups enabled\n"
-	for _, g := range []string{"cpuset", "cpu", "memory", "pids"} {
-		groups += g + "\t1\t1\t1\n"
-		m.write(t, "/sys/fs/cgroup/"+g+"/tasks", "")
-	}
-	m.write(t, "/proc/cgroups", groups)
-	f, err = m.look()
-	if err != nil || f.cgroup != 1 || !f.swap || f.resolver != "/run/systemd/resolve/resolv.conf" || len(f.notes) != 2 {
-		t.Errorf("got %+v, %v, want cgroup v1, swap and the resolver of systemd-resolved", f, err)
-	}
-	m.write(t, "/proc/cgroups", strings.Replace(groups, "memory\t1\t1\t1", "memory\t1\t1\t0", 1))
-	_, err = m.look()
-	wantError(t, err, "memory", "cgroup v1")
-}
-
 // An interruption asks a program to end, so that it can leave its work in order.
 func TestInterruptionAsks(t *testing.T) {
 	t.Parallel()
@@ -382,22 +356,6 @@ disabled_plugins = []
 	if !slices.ContainsFunc(addons.Images(addons.Settings{Version: "v1.2.3"}), func(image string) bool { return strings.Contains(text, fmt.Sprintf("sandbox_image = %q\n", image)) }) {
 		t.Errorf("the image of sandboxes is not in the list for nodes without internet:\n%s", text)
 	}
-}
-
-func TestMissingPackages(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	if missing, err := m.missingPackages(); err != nil || len(missing) > 0 {
-		t.Errorf("got %v, %v, want nothing missing", missing, err)
-	}
-	m.programs["containerd"] = false
-	os.RemoveAll(m.path("/usr/lib/cni"))
-	if missing, err := m.missingPackages(); err != nil || !slices.Equal(missing, []string{"containerd", "containernetworking-plugins"}) {
-		t.Errorf("got %v, %v", missing, err)
-	}
-	m.programs["apt-get"] = false
-	_, err := m.missingPackages()
-	wantError(t, err, "containerd, containernetworking-plugins", "no apt-get", "join again")
 }
 
 var errStandIn = errors.New("it fails")

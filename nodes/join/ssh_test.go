@@ -248,37 +248,6 @@ func TestJoinWaitsForTheOffer(t *testing.T) {
 	}
 }
 
-func TestJoinWarnsAboutSSH(t *testing.T) {
-	t.Parallel()
-	s := newServer(t, "127.0.0.1")
-	m := newMachine(t)
-	o := optionsFor(s)
-	o.Kubelet = withKubelet(t, m, s)
-	withSSH(t, m, s, offered)
-	if err := Join(t.Context(), m.Machine, o); err != nil {
-		t.Fatal(err)
-	}
-	var warned string
-	o.Warn = func(format string, args ...any) { warned = fmt.Sprintf(format, args...) }
-	o.SSHUser = "karve-ssh"
-	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "--ssh-user karve-ssh was not looked at") {
-		t.Errorf("%v, and the warning %q", err, warned)
-	}
-	if m.exists("/home/karve-ssh/.ssh") {
-		t.Error("a node that there is was changed")
-	}
-	if err := Remove(t.Context(), m.Machine, t.Logf); err != nil {
-		t.Fatal(err)
-	}
-	m.programs["sshd"] = false
-	s.mu.Lock()
-	delete(s.nodes, "board")
-	s.mu.Unlock()
-	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "openssh-server") {
-		t.Errorf("%v, and the warning %q", err, warned)
-	}
-}
-
 // Everything in a home directory is its user's, who may replace it by a link while root works in it.
 func TestKeysOutsideTheHomeDirectory(t *testing.T) {
 	t.Parallel()
@@ -428,13 +397,4 @@ func TestWithdrawWithoutTheHome(t *testing.T) {
 	if err := m.withdraw(t.Context(), a, t.Logf); err != nil {
 		t.Error(err)
 	}
-}
-
-// An error names the file as an administrator finds it.
-func TestWithdrawNamesTheFile(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	m.write(t, karvesKeys, "# mine\n"+offered+"\n")
-	m.write(t, "/home/karve-ssh/.ssh/.karve-authorized_keys.tmp/x", "") // in the way
-	wantError(t, m.withdraw(t.Context(), &access{User: "karve-ssh", Home: "/home/karve-ssh", Lines: []string{offered}}, t.Logf), karvesKeys+": ")
 }
