@@ -1,96 +1,11 @@
 package certs
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"fmt"
-	"io"
-	"log"
-	"net/http"
-	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
-
-func pool(t *testing.T, path string) *x509.CertPool {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := x509.NewCertPool()
-	if !p.AppendCertsFromPEM(data) {
-		t.Fatalf("no certificate in %s", path)
-	}
-	return p
-}
-
-func (s *Store) load(t *testing.T, n Name) tls.Certificate {
-	t.Helper()
-	c, err := tls.LoadX509KeyPair(s.CertFile(n), s.KeyFile(n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// TestHandshake connects a server that has Serving and asks for client certificates of
-// ClientCA with clients that have the other files.
-func TestHandshake(t *testing.T) {
-	b := newTestbed(t)
-	middle := newUserCA(t, "middle", ecKey(t), nil, today.AddDate(20, 0, 0))
-	for _, users := range []bool{false, true} {
-		if users { // a chain for the server, Karve's for the clients
-			root := newUserCA(t, "root", rsaKey(t), nil, today.AddDate(20, 0, 0))
-			middle = newUserCA(t, "middle", ecKey(t), &root, today.AddDate(20, 0, 0))
-			b.put(t, "server-ca.crt", encodeCerts(certsOf(middle, root)))
-			b.put(t, "server-ca.key", keyPEM(t, middle.key, "PRIVATE KEY"))
-		}
-		s, _ := b.ensure(t)
-		srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			subject := r.TLS.PeerCertificates[0].Subject
-			fmt.Fprint(w, subject.CommonName, subject.Organization)
-		}))
-		now := func() time.Time { return b.now }
-		srv.TLS = &tls.Config{Certificates: []tls.Certificate{s.load(t, Serving)}, ClientCAs: pool(t, s.CertFile(ClientCA)), ClientAuth: tls.RequireAndVerifyClientCert, Time: now}
-		srv.Config.ErrorLog = log.New(io.Discard, "", 0)
-		srv.StartTLS()
-		for _, c := range []struct {
-			who  Name
-			want string
-		}{
-			{Admin, "kubernetes-admin[system:masters]"},
-			{Scheduler, "system:kube-scheduler[]"},
-			{ControllerManager, "system:kube-controller-manager[]"},
-			{KubeletClient, "kube-apiserver-kubelet-client[]"},
-			{FrontProxyClient, ""},
-			{Serving, ""},
-		} {
-			for _, name := range []string{"127.0.0.1", "kubernetes.default.svc", "board", "elsewhere"} {
-				tr := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
-					Certificates: []tls.Certificate{s.load(t, c.who)}, RootCAs: pool(t, s.CertFile(ServerCA)), ServerName: name, Time: now}}
-				got := ""
-				resp, err := (&http.Client{Transport: tr}).Get(srv.URL)
-				if err == nil {
-					body, _ := io.ReadAll(resp.Body)
-					resp.Body.Close()
-					got = string(body)
-				}
-				want := c.want
-				if name == "elsewhere" {
-					want = ""
-				}
-				if got != want || (err == nil) != (want != "") {
-					t.Errorf("%s to %s: %q, %v; want %q", c.who, name, got, err, want)
-				}
-			}
-		}
-		srv.Close()
-	}
-}
 
 func TestList(t *testing.T) {
 	b := newTestbed(t)
@@ -132,16 +47,5 @@ func TestList(t *testing.T) {
 	}
 	if a := by[Scheduler]; !strings.HasSuffix(a.Problem, "scheduler.crt is missing") || a.CertFile != "" {
 		t.Errorf("scheduler: %+v", a)
-	}
-}
-
-func TestParseName(t *testing.T) {
-	for _, n := range Names() {
-		if got, err := ParseName(string(n)); got != n || err != nil {
-			t.Errorf("ParseName(%q) = %q, %v", n, got, err)
-		}
-	}
-	if _, err := ParseName("x"); err == nil || !strings.Contains(err.Error(), "front-proxy-client") {
-		t.Errorf("ParseName of an unknown name: %v", err)
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/ownports"
@@ -31,7 +30,6 @@ const podIP = "100.64.0.2"
 type answering struct {
 	*simulation
 	pod    *corev1.Pod
-	other  string // the address of another process, which may be named
 	client *http.Client
 }
 
@@ -40,7 +38,7 @@ func newAnswering(t *testing.T, http2 bool) *answering {
 	s, _ := newSimulation(t)
 	a := &answering{simulation: s}
 	var all []string
-	for range 3 {
+	for range 2 {
 		process := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) }))
 		process.EnableHTTP2, process.Config.ErrorLog = http2, log.New(io.Discard, "", 0)
 		process.StartTLS()
@@ -49,7 +47,6 @@ func newAnswering(t *testing.T, http2 bool) *answering {
 		all = append(all, at)
 		s.Defaults.Targets = append(s.Defaults.Targets, netip.MustParseAddrPort(at))
 	}
-	a.other = all[2]
 	a.pod = newPod(corev1.RestartPolicyAlways, Listen, fmt.Sprintf("8080=%s,9090=%s", all[0], all[1]))
 	a.pod.Status.PodIP, a.pod.Status.PodIPs = podIP, []corev1.PodIP{{IP: podIP}}
 	add(t, s.NamespaceInformer, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.pod.Namespace}})
@@ -198,35 +195,6 @@ func TestConnectionsEndWithWhatAnswers(t *testing.T) {
 	}
 }
 
-// A connection ends if its own port changes, and no other one does.
-func TestConnectionsToOtherPortsGoOn(t *testing.T) {
-	a := newAnswering(t, false)
-	conns := map[string]net.Conn{}
-	for _, port := range []string{"8080", "9090"} {
-		conn, err := a.client.Transport.(*http.Transport).DialContext(t.Context(), "tcp", podIP+":"+port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		conns[port] = conn
-	}
-	_, kept, _ := strings.Cut(a.pod.Annotations[Listen], ",")
-	a.change(t, func(p *corev1.Pod) { p.Annotations[Listen] = "8080=" + a.other + "," + kept })
-	if _, err := conns["8080"].Read(make([]byte, 1)); !errors.Is(err, ErrSimulated) || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("the port that changed: got %v, want the reason for its end", err)
-	}
-	if err := tls.Client(conns["9090"], &tls.Config{InsecureSkipVerify: true}).Handshake(); err != nil {
-		t.Errorf("the other port: %v", err)
-	}
-	if n := a.held(); n != 1 {
-		t.Errorf("%d connections are open, want one", n)
-	}
-	conns["9090"].Close()
-	if n := a.held(); n != 0 {
-		t.Errorf("%d connections are held after they were closed", n)
-	}
-}
-
 // A node that is down does not answer over connections from before, with requests and with streams, and does
 // afterwards.
 func TestConnectionsToANodeEndWhenItIsDown(t *testing.T) {
@@ -258,51 +226,6 @@ func TestConnectionsToANodeEndWhenItIsDown(t *testing.T) {
 	if got, err := a.get(at); err != nil || got != "ok" {
 		t.Errorf("afterwards: got %q and %v", got, err)
 	}
-}
-
-// A change may come between the check for a connection and the connection, and the end of all nodes, too.
-func TestConnectionsAreCheckedAgain(t *testing.T) {
-	var c connections
-	here, there := net.Pipe()
-	refused := errors.New("refused")
-	if _, err := c.hold(types.NamespacedName{Name: "node"}, here, func() error { return refused }); err != refused {
-		t.Errorf("got %v, want %v", err, refused)
-	}
-	if _, err := there.Read(make([]byte, 1)); err != io.EOF || len(c.open) > 0 {
-		t.Errorf("got %v and %d destinations, want a closed connection that is not held", err, len(c.open))
-	}
-	open, _ := net.Pipe()
-	held, err := c.hold(types.NamespacedName{Name: "node"}, open, func() error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.stop()
-	if _, err := held.Read(make([]byte, 1)); err != errStopped || len(c.open) > 0 {
-		t.Errorf("got %v and %d destinations at the end, want %v and none", err, len(c.open), errStopped)
-	}
-	late, _ := net.Pipe()
-	if _, err := c.hold(types.NamespacedName{Name: "node"}, late, func() error { return nil }); err != errStopped {
-		t.Errorf("after the end: got %v, want %v", err, errStopped)
-	}
-	if _, err := late.Write([]byte{1}); err != io.ErrClosedPipe {
-		t.Errorf("a refused connection: got %v, want it closed", err)
-	}
-}
-
-// A port-forward in progress ends with the reason when the Pod no longer answers at its port.
-func TestPortForwardEndsWithWhatAnswers(t *testing.T) {
-	a := newAnswering(t, false)
-	client := &silentStream{left: make(chan struct{})}
-	forward := &taking{pod: types.NamespacedName{Namespace: a.pod.Namespace, Name: a.pod.Name}, of: a.simulation, ends: make(chan struct{})}
-	ended := make(chan error)
-	go func() { ended <- forward.PortForward(t.Context(), "", "", 8080, client) }()
-	eventually.True(t, "the process is connected", func() bool { return a.held() == 1 })
-	a.change(t, func(p *corev1.Pod) { delete(p.Annotations, Listen) })
-	if err := eventually.Receive(t, "the port-forward ends", ended); !errors.Is(err, ErrSimulated) || !strings.Contains(err.Error(), "nothing listens on port 8080") {
-		t.Errorf("got %v, want the reason", err)
-	}
-	close(client.left)
-	forward.copies.Wait()
 }
 
 // A port of the server answers for no Pod, also if the server got it after the options were checked.

@@ -13,33 +13,6 @@ import (
 	nodeutil "k8s.io/component-helpers/node/util"
 )
 
-func TestRenewals(t *testing.T) {
-	for grace, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 50 * time.Second: 25 * time.Second, 5 * time.Minute: 25 * time.Second, 5 * time.Second: 2500 * time.Millisecond, time.Second: time.Second} {
-		if got := renewInterval(grace); got != want {
-			t.Errorf("with a grace period of %v: got %v, want %v", grace, got, want)
-		}
-	}
-	// A tenth of the nodes at a time, at any time of the clock, and none too rarely.
-	s := &simulation{interval: 25 * time.Second}
-	start := time.Date(2026, 11, 21, 12, 0, 7, 300e6, time.UTC)
-	at := map[time.Time]int{}
-	for i := range 1000 {
-		n := &node{index: i, renewed: start}
-		first := s.nextRenewal(n, start)
-		if first < s.interval/2 || first > s.interval*3/2 {
-			t.Errorf("node %d renews after %v", i, first)
-		}
-		n.renewed = start.Add(first)
-		at[n.renewed]++
-		if next := s.nextRenewal(n, n.renewed); next != s.interval {
-			t.Errorf("node %d renews again after %v, want %v", i, next, s.interval)
-		}
-	}
-	if len(at) != slots {
-		t.Errorf("renewals at %d moments, want %d", len(at), slots)
-	}
-}
-
 // A wrong annotation of a Node has no effect, and its user learns that from the log and from the Node.
 func TestWrongAnnotationsOfANodeAreNamedOnce(t *testing.T) {
 	const names = "unknown name, want one of simulate.karve/down, simulate.karve/not-ready"

@@ -196,19 +196,6 @@ func TestTokenBadInput(t *testing.T) {
 	}
 }
 
-// As root, the commands use the server of a service.
-func TestTokenOfAService(t *testing.T) {
-	long(t)
-	parallel(t)
-	dir := servicesDir(t)
-	p := service(t, dir)
-	made := strings.TrimSuffix(karve(t, "token", "create", "--data-dir", dir), "\n")
-	if _, err := p.whoIs(made); err != nil {
-		t.Error(err)
-	}
-	wantAllOf(t, dir, "token create")
-}
-
 func TestKubeconfigForAnotherMachine(t *testing.T) {
 	long(t)
 	parallel(t)

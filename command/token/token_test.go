@@ -107,27 +107,6 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseIDs(t *testing.T) {
-	got, err := parseIDs([]string{"abcdef", someToken, "zzzzzz"})
-	if want := "abcdef zzzzzz"; err != nil || strings.Join(got, " ") != want {
-		t.Errorf("got %q, %v, want %s", got, err, want)
-	}
-	for _, wrong := range [][]string{nil, {"abcde"}, {"abcdef.fedcba987654321X"}, {"abcdef", "--data-dir", "/x"}} {
-		if got, err := parseIDs(wrong); err == nil || strings.Contains(err.Error(), "fedcba98") {
-			t.Errorf("%q: got %q, %v, want an error without the secret", wrong, got, err)
-		}
-	}
-}
-
-func TestShownHidesTheSecret(t *testing.T) {
-	if got, want := Shown(someToken), "abcdef.…"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got := Shown("word"); got != "word" {
-		t.Errorf("got %q, want the word", got)
-	}
-}
-
 // A Secret that is no token is reported without what is secret in it, and does not hide the others.
 func TestReadReportsWhatIsNoToken(t *testing.T) {
 	secret := func(name string, data map[string]string) *corev1.Secret {
@@ -159,25 +138,6 @@ func TestReadReportsWhatIsNoToken(t *testing.T) {
 	}
 	if strings.Contains(strings.ToLower(problems.String()), "topsecret") {
 		t.Errorf("a secret is in %s", problems.String())
-	}
-}
-
-func TestTable(t *testing.T) {
-	now := time.Now()
-	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Add(d)} }
-	var text bytes.Buffer
-	table(&text, []*bootstraptoken.BootstrapToken{
-		{Token: &bootstraptoken.BootstrapTokenString{ID: "aaaaaa", Secret: "fedcba9876543210"}, Description: "a\x1b[2Jb"},
-		{Token: &bootstraptoken.BootstrapTokenString{ID: "bbbbbb", Secret: "fedcba9876543210"}, Expires: at(90 * time.Minute), Usages: []string{"signing"}},
-		{Token: &bootstraptoken.BootstrapTokenString{ID: "cccccc", Secret: "fedcba9876543210"}, Expires: at(-time.Hour)},
-	}, now)
-	for _, want := range []string{"aaaaaa.fedcba9876543210\t<forever>\t<never>\t<none>\t", "bbbbbb.fedcba9876543210\t1h\t", "\tsigning\t<none>\t", "cccccc.fedcba9876543210\t<expired>\t"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("got %q, want %q in it", text.String(), want)
-		}
-	}
-	if strings.Contains(text.String(), "\x1b") {
-		t.Errorf("a control character is in %q", text.String())
 	}
 }
 

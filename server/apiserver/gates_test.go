@@ -1,8 +1,6 @@
 package apiserver
 
-import (
-	"testing"
-)
+import "testing"
 
 // What the process compares is what upstream's code gets.
 func TestEnabledIsUpstreams(t *testing.T) {

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,29 +52,5 @@ func TestUnreadableVersions(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
-	}
-}
-
-func TestStoredVersionsAreCounted(t *testing.T) {
-	var stored storedVersions
-	for range 3 {
-		stored.add("workloads/default/a", protobuf(t, "scheduling.k8s.io/v0", "Workload"))
-	}
-	stored.add("podgroups/default/a", protobuf(t, "scheduling.k8s.io/v0", "PodGroup"))
-	var got []string
-	for _, s := range stored.unreadable() {
-		got = append(got, s.String())
-	}
-	if want := []string{"1 podgroups.scheduling.k8s.io as v0", "3 workloads.scheduling.k8s.io as v0"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// The JSON of custom resources, of which a cluster can have most, is not parsed.
-func TestCustomResourcesAreNotParsed(t *testing.T) {
-	var stored storedVersions
-	value := []byte(`{"apiVersion":"example.com/v1","kind":"Ship","spec":{"name":"a"}}`)
-	if n := testing.AllocsPerRun(100, func() { stored.add("example.com/ships/default/a", value) }); n != 0 {
-		t.Errorf("adding a custom resource allocates %v times, want none", n)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,7 +26,6 @@ func init() { every = time.Hour } // so that a change is noticed at once, or not
 type content struct {
 	mu   sync.Mutex
 	text string
-	n    int // how often
 }
 
 // follow reads file into the result until the test ends.
@@ -42,7 +40,6 @@ func follow(t *testing.T, file string) *content {
 			text, err := os.ReadFile(file)
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.n++
 			if err == nil && len(text) == 0 {
 				err = errors.New("empty")
 			}
@@ -227,84 +224,6 @@ func TestFilesThatAreReplaced(t *testing.T) {
 	}
 }
 
-func TestWhatIsWatched(t *testing.T) {
-	dir := real(t)
-	mkdir(t, filepath.Join(dir, "..at"))
-	write(t, filepath.Join(dir, "..at", "a"), "")
-	link(t, "..at", filepath.Join(dir, "..data"))
-	link(t, "..data/a", filepath.Join(dir, "a"))
-	link(t, dir, filepath.Join(dir, "..at", "up"))
-	link(t, "loop", filepath.Join(dir, "loop"))
-	for file, want := range map[string][]string{
-		"..at/a":        {"..at/a"},
-		"a":             {"a", "..data", "..at/a"},
-		"..data/a":      {"..data", "..at/a"},
-		"..data/up/a":   {"..data", "..at/up", "a", "..data", "..at/a"},
-		"missing/a":     {"missing"},
-		"..data/absent": {"..data", "..at/absent"},
-	} {
-		for i := range want {
-			want[i] = filepath.Join(dir, want[i])
-		}
-		if got := steps(dir + "/" + file); !slices.Equal(got, want) {
-			t.Errorf("%s: got %q, want %q", file, got, want)
-		}
-	}
-	if got := steps(filepath.Join(dir, "loop")); len(got) != mostLinks {
-		t.Errorf("a loop of links: got %d steps, want %d", len(got), mostLinks)
-	}
-}
-
-// Others' files in a directory wake nobody.
-func TestOtherFilesAreIgnored(t *testing.T) {
-	dir := real(t)
-	file := filepath.Join(dir, "a")
-	write(t, file, "0")
-	c := follow(t, file)
-	c.becomes(t, "0")
-	c.mu.Lock()
-	before := c.n
-	c.mu.Unlock()
-	for i := range 50 {
-		write(t, filepath.Join(dir, fmt.Sprint("other", i)), "x")
-	}
-	write(t, file, "1")
-	c.becomes(t, "1")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := c.n - before; n > 10 { // a write is a few events
-		t.Errorf("50 other files and one write: read %d times", n)
-	}
-}
-
-// One watcher serves all followers, and ends with the last one.
-func TestOneWatcher(t *testing.T) {
-	opened := 0
-	before := shared
-	t.Cleanup(func() { shared = before })
-	shared = newWatcher(func() (*fsnotify.Watcher, error) { opened++; return fsnotify.NewWatcher() })
-	t.Run("", func(t *testing.T) {
-		dirs := []string{real(t), real(t), real(t)}
-		var all []*content
-		for _, dir := range dirs {
-			write(t, filepath.Join(dir, "a"), "0")
-			all = append(all, follow(t, filepath.Join(dir, "a")), follow(t, filepath.Join(dir, "a")))
-		}
-		for _, c := range all {
-			c.becomes(t, "0")
-		}
-		for _, dir := range dirs {
-			write(t, filepath.Join(dir, "a"), "1")
-		}
-		for _, c := range all {
-			c.becomes(t, "1")
-		}
-	})
-	if opened != 1 || shared.notify != nil {
-		t.Errorf("six followers: opened %d watchers, and kept %v; want 1, and none", opened, shared.notify)
-	}
-}
-
 // Without a watcher, one line says so, however many follow, and files that could not be read are read again.
 func TestNoInstanceIsLeft(t *testing.T) {
 	log := logs(t)
@@ -343,22 +262,5 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	c.becomes(t, "2")
 	if n := log.lines("\n"); n != 1 {
 		t.Errorf("got %d lines, want 1:\n%s", n, &log.Buffer)
-	}
-}
-
-// A file that goes before the first read of it is read again after longer and longer pauses, as one that goes later.
-func TestFileThatIsGoneFromTheBeginning(t *testing.T) {
-	const reads = 5
-	ctx, end := context.WithCancel(t.Context())
-	defer end()
-	began, n := time.Now(), 0
-	Follow(ctx, func(context.Context) error {
-		if n++; n == reads {
-			end()
-		}
-		return errors.New("gone")
-	}, filepath.Join(t.TempDir(), "tls.crt"))
-	if got, least := time.Since(began), firstRetry*(1<<(reads-1)-1); got < least {
-		t.Errorf("%d reads took %v, want %v at least", reads, got, least)
 	}
 }

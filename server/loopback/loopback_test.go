@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -295,65 +294,6 @@ func TestFence(t *testing.T) {
 		}
 		answer.Body.Close()
 	}
-}
-
-func TestPanic(t *testing.T) {
-	for value, want := range map[any]int{any(http.ErrAbortHandler): 0, any("boom"): 1} {
-		synctest.Test(t, func(t *testing.T) {
-			client, logged := serving(t, func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == "GET" {
-					io.WriteString(w, "part")
-					w.(http.Flusher).Flush()
-				}
-				panic(value)
-			})
-			_, err := client.Do(request(t, t.Context(), "POST", nil))
-			if !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("before the answer: got %v, want %v", err, syscall.ECONNRESET)
-			}
-			if len(*logged) != want || want > 0 && !strings.Contains((*logged)[0], "boom") {
-				t.Errorf("logged: got %q, want %d with the value", *logged, want)
-			}
-			answer, err := client.Do(request(t, t.Context(), "GET", nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, err := io.ReadAll(answer.Body); string(got) != "part" || err != io.ErrUnexpectedEOF {
-				t.Errorf("got %q and %v, want the part and %v", got, err, io.ErrUnexpectedEOF)
-			}
-		})
-	}
-}
-
-// A writer waits for its reader with no more than a buffer between them.
-func TestSlowReader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var written atomic.Int64
-		client, _ := serving(t, func(w http.ResponseWriter, r *http.Request) {
-			for range 1000 {
-				n, _ := w.Write(make([]byte, 1000))
-				written.Add(int64(n))
-			}
-		})
-		answer, err := client.Do(request(t, t.Context(), "GET", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var read int64
-		for {
-			synctest.Wait()
-			if ahead := written.Load() - read; ahead > bufferSize {
-				t.Fatalf("the writer is %d bytes ahead, want %d at most", ahead, bufferSize)
-			}
-			n, err := io.CopyN(io.Discard, answer.Body, 5000)
-			if read += n; err != nil {
-				break
-			}
-		}
-		if read != 1000*1000 {
-			t.Errorf("got %d bytes, want %d", read, 1000*1000)
-		}
-	})
 }
 
 // Requests wait for the handler, and are refused and broken off at the end.

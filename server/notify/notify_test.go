@@ -88,29 +88,6 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-func TestWithoutSystemd(t *testing.T) {
-	t.Setenv("NOTIFY_SOCKET", "")
-	t.Setenv("WATCHDOG_USEC", "1000")
-	n := Take()
-	if n != nil {
-		t.Fatalf("got %+v, want nil", n)
-	}
-	if _, set := os.LookupEnv("WATCHDOG_USEC"); set {
-		t.Error("WATCHDOG_USEC is still set")
-	}
-	n.Watchdog(context.Background(), func(context.Context) error { t.Error("asked"); return nil })
-	if err := errors.Join(n.Ready("x"), n.Status("x"), n.Stopping(), n.ExtendTimeout(1)); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestGone(t *testing.T) {
-	t.Setenv("NOTIFY_SOCKET", path(t))
-	if err := Take().Ready(""); !errors.Is(err, os.ErrNotExist) && runtime.GOOS == "linux" {
-		t.Errorf("got %v, want that there is no such socket", err)
-	}
-}
-
 // A message that systemd has no room for must not hold up a start or a stop.
 func TestABusySystemdDelaysNoMessageForEver(t *testing.T) {
 	_, n := systemd(t, path(t), "", "")

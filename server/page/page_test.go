@@ -112,35 +112,6 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// An hour forgets what is older, and a process that is younger has less.
-func TestHour(t *testing.T) {
-	h := NewHour(time.Now(), func() int64 { return 7 })
-	h.Request()
-	h.Commit(time.Millisecond)
-	h.Commit(3 * time.Millisecond)
-	want := Minute{Requests: 1, Commits: 2, Mean: 2 * time.Millisecond, Longest: 3 * time.Millisecond, Memory: 7}
-	if got := h.Last(); len(got) != 1 || got[0] != want {
-		t.Errorf("the first minute: got %+v, want %+v", got, want)
-	}
-	h.began = h.began.Add(-minutes * time.Minute)
-	if got := h.Last(); len(got) != minutes+1 || got[0] != want || got[1] != (Minute{}) {
-		t.Errorf("an hour later: got %d minutes, %+v first", len(got), got[0])
-	}
-	h.began = h.began.Add(-time.Minute)
-	h.Request() // in the place of the first minute
-	if got := h.Last(); len(got) != minutes+1 || got[minutes] != (Minute{Requests: 1, Memory: 7}) || got[0] != (Minute{}) {
-		t.Errorf("after another minute: got %d minutes, %+v first, %+v last", len(got), got[0], got[len(got)-1])
-	}
-}
-
-// The hour is counted for every request, so it has to cost nearly nothing.
-func BenchmarkRequest(b *testing.B) {
-	h := NewHour(time.Now(), func() int64 { return 0 })
-	for b.Loop() {
-		h.Request()
-	}
-}
-
 // On a phone nothing is wider than the screen, whatever the names are. Chromium lays out the page in a frame of the
 // phone's width, and a script of the test's own page measures it.
 func TestPhone(t *testing.T) {
