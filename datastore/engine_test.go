@@ -108,53 +108,6 @@ func fill(b testing.TB, e *Engine, n int) []string {
 	return names
 }
 
-// A count or a limited list reads a number of keys that grows with the depth of the index, and not
-// with the number of keys. This also holds for later pages, which read an older revision, and for those of a
-// revision that is not kept if they need no count.
-func TestReadsDoNotGrowWithTheNumberOfKeys(t *testing.T) {
-	all := RangeRequest{Key: "/registry/pods/", End: PrefixEnd("/registry/pods/")}
-	count, first, page := all, all, all
-	count.CountOnly, first.Limit, page.Limit = true, 1, 500
-	work := func(keys int) (figures [6]int64) {
-		first, page := first, page
-		e := openTest(t, "", Options{Durability: Memory})
-		visits := new(atomic.Int64)
-		e.mu.Lock()
-		e.spec.visits = visits
-		e.mu.Unlock()
-		fill(t, e, keys)
-		measure := func(n int, req RangeRequest) (revision int64) {
-			t.Helper()
-			visits.Store(0)
-			resp, err := e.Range(t.Context(), req)
-			if err != nil || resp.Count != int64(keys) && !req.NoCount || !resp.More && !req.CountOnly || int64(len(resp.KVs)) != req.Limit {
-				t.Fatalf("%+v: %d keys of %d, %v", req, len(resp.KVs), resp.Count, err)
-			}
-			figures[n] = visits.Load()
-			return resp.Revision
-		}
-		measure(0, count)
-		measure(1, first)
-		then := measure(2, page)
-		put(t, e, all.Key+"later", "v")
-		first.Revision, page.Revision = then, then
-		measure(3, first)
-		measure(4, page)
-		e.pages = pageCache{} // others have begun more lists than it keeps
-		page.NoCount = true
-		measure(5, page)
-		return figures
-	}
-	few, many := work(1000), work(100000)
-	for i, name := range []string{"count", "limit 1", "limit 500", "limit 1 of an older revision", "limit 500 of an older revision", "limit 500 without a count of one that is not kept"} {
-		t.Logf("%s: looks at %d of 1,000 keys, at %d of 100,000", name, few[i], many[i])
-		// Both ends of the range are searched for: 2 × log2(100) keys more.
-		if few[i] == 0 || many[i] > few[i]+2*7 {
-			t.Errorf("%s: looks at %d of 1,000 keys and at %d of 100,000", name, few[i], many[i])
-		}
-	}
-}
-
 // crash stops the engine as a kill does: it leaves the WAL, and no mark of a clean stop.
 func crash(t testing.TB, e *Engine) {
 	t.Helper()
@@ -272,29 +225,6 @@ func TestListReadsManyValues(t *testing.T) {
 		if key := fmt.Sprintf("/k/%04d", i); kv.Key != key || string(kv.Value) != want[key] {
 			t.Errorf("key %d: got %s %q, want %s %q", i, kv.Key, kv.Value, key, want[key])
 		}
-	}
-}
-
-func TestReadAfterClose(t *testing.T) {
-	e, lock := openLocked(t, t.TempDir(), Options{CacheBytes: 1})
-	defer lock.Close()
-	put(t, e, "/a", "not in memory")
-	if err := errors.Join(e.Close(), e.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Range(t.Context(), RangeRequest{Key: "/a"}); !errors.Is(err, ErrClosed) {
-		t.Errorf("got %v, want %v", err, ErrClosed)
-	}
-}
-
-func TestNamesOfDurability(t *testing.T) {
-	for d := Full; d <= Memory; d++ {
-		if got, err := ParseDurability(d.String()); err != nil || got != d {
-			t.Errorf("%v: got %v, %v", d, got, err)
-		}
-	}
-	if _, err := ParseDurability("some"); err == nil {
-		t.Error("an unknown mode was accepted")
 	}
 }
 

@@ -2,7 +2,6 @@ package datastore
 
 import (
 	"math"
-	"sync/atomic"
 
 	"github.com/tidwall/btree"
 )
@@ -23,9 +22,6 @@ type index struct {
 	revision   int64
 	live, dead *tree
 	bytes      int64 // of the keys in live and of their values
-
-	// visits, if set, counts the keys that reads examine, for tests.
-	visits *atomic.Int64
 }
 
 func newIndex(revision int64) index {
@@ -37,12 +33,6 @@ func (v *index) clone() index {
 	c := *v
 	c.live, c.dead = v.live.Copy(), v.dead.Copy()
 	return c
-}
-
-func (v *index) visit() {
-	if v.visits != nil {
-		v.visits.Add(1)
-	}
 }
 
 // head returns the newest version of a key, which may be a tombstone, or nil.
@@ -77,7 +67,6 @@ func (v *index) set(n *version) {
 func (v *index) rank(key string) int {
 	low, high := 0, v.live.Len()
 	for low < high {
-		v.visit()
 		mid := (low + high) / 2
 		if k, _, _ := v.live.GetAt(mid); k < key {
 			low = mid + 1
@@ -130,7 +119,6 @@ func (v *index) find(req RangeRequest) (hits []*version, count int64) {
 	}
 	hits = make([]*version, 0, size)
 	v.live.Ascend(key, func(k string, n *version) bool {
-		v.visit()
 		if int64(len(hits)) == size {
 			return false
 		}
@@ -148,7 +136,6 @@ func (v *index) findAt(req RangeRequest) (hits []*version, count int64) {
 		most = limit + 1 // to see that there are more
 	}
 	take := func(head *version) (more bool) {
-		v.visit()
 		n := head.at(req.Revision)
 		if n == nil {
 			return true

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -180,22 +179,4 @@ func TestLinearizableAcrossKills(t *testing.T) {
 			t.Logf("%d kills, %d calls, %d of them without an answer", histories*kills, calls, unknown)
 		})
 	}
-}
-
-// The test above notices lost writes. Here only the header of a killed process' WAL is left, which
-// no start can notice. A process that was killed just after a checkpoint has lost nothing, hence
-// several attempts.
-func TestLinearizableAcrossKillsNoticesLoss(t *testing.T) {
-	for range 5 {
-		h := newKillHistory(t, "full")
-		h.run(20 * time.Millisecond)
-		if err := os.Truncate(filepath.Join(h.dir, EngineFile+"-wal"), 32); err != nil {
-			t.Fatal(err)
-		}
-		h.look()
-		if h.check() == porcupine.Illegal {
-			return
-		}
-	}
-	t.Error("WALs were cut off, and no history was illegal")
 }

@@ -1,10 +1,6 @@
 package datastore
 
-import (
-	"context"
-	"testing"
-	"time"
-)
+import "testing"
 
 // These tests check what lets the engine grow: causes that do not depend on the machine.
 
@@ -32,61 +28,4 @@ func TestCacheStaysWithinItsBudget(t *testing.T) {
 		}
 	}
 	within(e, "after every page")
-}
-
-// A compaction and the writers take turns, so a batch never waits for two slices of the compaction.
-func TestCompactionTakesTurnsWithWriters(t *testing.T) {
-	e := openTest(t, "", Options{})
-	var compacting bool // guarded by e.mu, as the others are
-	var slices, most, backlog int64
-	var waited *batch // when the last slice began
-	e.file.OnStep(func(at string) error {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if at != "begin" || !compacting {
-			return nil
-		}
-		if e.inflight != nil {
-			waited = nil
-			return nil
-		}
-		slices++
-		if e.pending != nil && e.pending == waited {
-			t.Error("a second slice began while a batch was waiting")
-		}
-		waited = e.pending
-		now := e.backlog.Load()
-		most = max(most, backlog-now)
-		backlog = now
-		return nil
-	})
-	for range 10 {
-		fill(t, e, 2000)
-	}
-	e.mu.Lock()
-	compacting = true
-	e.mu.Unlock()
-	compacted := make(chan error, 1)
-	go func() { compacted <- e.Compact(context.Background(), e.Revision(), true) }()
-	writes := 0
-	for done := false; !done; writes++ {
-		put(t, e, "/probe", "v")
-		select {
-		case err := <-compacted:
-			if err != nil {
-				t.Error(err)
-			}
-			done = true
-		case <-time.After(0):
-		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	t.Logf("%d slices of at most %d rows, beside %d writes", slices, most, writes)
-	if slices < 10 || writes < 10 {
-		t.Errorf("%d slices beside %d writes: too few to tell", slices, writes)
-	}
-	if most > 2*sliceEvents {
-		t.Errorf("a slice was of %d rows, want %d at most", most, 2*sliceEvents)
-	}
 }
