@@ -148,18 +148,11 @@ func TestReplayNotices(t *testing.T) {
 		writes  map[int64]change
 		fails   bool
 	}{
-		"the list at the end":           {changes: good, lists: at(13, whole)},
-		"a list in the middle":          {changes: good, lists: at(11, map[string]version{"a": v("1", 5), "b": v("2", 11)})},
-		"a list of an earlier revision": {changes: good, lists: at(3, nil)},
-		"the first list again":          {changes: good, lists: at(10, from.objects)},
-		"an event is missing":           {changes: good[:2], lists: at(13, whole), fails: true},
-		"an event in the middle is":     {changes: []change{good[0], good[2]}, lists: at(13, whole), fails: true},
-		"an addition is missing":        {changes: good[1:], fails: true},
-		"an event with another value":   {changes: []change{good[0], {"MODIFIED", "a", v("4", 12), 12}, good[2]}, lists: at(13, whole), fails: true},
-		"a list with too much":          {changes: good, lists: at(13, map[string]version{"a": v("3", 12), "c": v("9", 9)}), fails: true},
-		"a write without an event":      {changes: good[:1], writes: map[int64]change{12: good[1]}, fails: true},
-		"a write with its event":        {changes: good, writes: map[int64]change{12: good[1]}},
-		"a write with another's event":  {changes: good, writes: map[int64]change{12: good[0]}, fails: true},
+		"the list at the end":          {changes: good, lists: at(13, whole)},
+		"an event is missing":          {changes: good[:2], lists: at(13, whole), fails: true},
+		"an addition is missing":       {changes: good[1:], fails: true},
+		"a write without an event":     {changes: good[:1], writes: map[int64]change{12: good[1]}, fails: true},
+		"a write with another's event": {changes: good, writes: map[int64]change{12: good[0]}, fails: true},
 	} {
 		r := &replay{from: from, changes: c.changes, through: 13}
 		if _, err := r.check(c.lists, c.writes); (err != nil) != c.fails {
@@ -173,13 +166,9 @@ func TestReplayNotices(t *testing.T) {
 		replays []*replay
 		fails   bool
 	}{
-		"two that are the same":    {other(good...), false},
-		"one that begins later":    {[]*replay{other()[0], {from: listed{revision: 11}, changes: good[1:], through: 13}}, false},
-		"one that ends earlier":    {[]*replay{other()[0], {from: from, changes: good[:1], through: 11}}, false},
-		"an event is missing":      {other(good[0], good[2]), true},
-		"an event is at two":       {other(good[0], change{"MODIFIED", "a", v("3", 12), 11}, good[2]), true},
-		"an event that no one has": {other(good[0], good[1], good[2], change{"ADDED", "c", v("9", 13), 14}), false},
-		"another value":            {other(good[0], change{"MODIFIED", "a", v("4", 12), 12}, good[2]), true},
+		"two that are the same": {other(good...), false},
+		"an event is missing":   {other(good[0], good[2]), true},
+		"another value":         {other(good[0], change{"MODIFIED", "a", v("4", 12), 12}, good[2]), true},
 	} {
 		if err := agree(c.replays); (err != nil) != c.fails {
 			t.Errorf("%s: got %v, want an error: %v", name, err, c.fails)
