@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"path/filepath"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/notify"
 )
@@ -51,32 +49,6 @@ func TestTimeLimitIsExtendedOnlyAfterProgress(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-}
-
-// A part that has failed, and any part once a shutdown has begun, is no longer starting.
-func TestProgressEndsWithItsPart(t *testing.T) {
-	p := newProgress(nil, nil, time.Now)
-	failed := p.of(lifecycle.Part{Name: "first", Run: func(context.Context, func()) error { return context.Canceled }})
-	block := make(chan struct{})
-	waits := p.of(lifecycle.Part{Name: "second", Run: func(context.Context, func()) error { <-block; return nil }})
-	_ = failed.Run(t.Context(), func() {})
-	if at, ok := p.at(); ok {
-		t.Errorf("the failed part is reported: %v", at)
-	}
-	ended := make(chan error)
-	go func() { ended <- waits.Run(t.Context(), func() {}) }()
-	eventually.Nil(t, "the second part is reported", func() error {
-		if at, _ := p.at(); at.Part != "second" {
-			return fmt.Errorf("got %q", at.Part)
-		}
-		return nil
-	})
-	p.end()
-	if at, ok := p.at(); ok {
-		t.Errorf("reported in a shutdown: %v", at)
-	}
-	close(block)
-	<-ended
 }
 
 // A slow start logs which part has been starting for the longest time, for how long, and what

@@ -1,8 +1,6 @@
 package check
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -46,16 +44,6 @@ func want(t *testing.T, got Finding, result Result, text string) {
 	}
 }
 
-func TestControlGroup(t *testing.T) {
-	const v1 = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t1\t1\nmemory\t0\t1\t"
-	want(t, fake(map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"}).controlGroup(), OK, "v2, with")
-	want(t, fake(map[string]string{"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io pids\n"}).controlGroup(), Warn, "v2, without")
-	want(t, fake(map[string]string{"proc/cgroups": v1 + "1\n", "sys/fs/cgroup/memory/tasks": ""}).controlGroup(), Warn, "v1, with")
-	want(t, fake(map[string]string{"proc/cgroups": v1 + "1\n"}).controlGroup(), Warn, "not mounted")
-	want(t, fake(map[string]string{"proc/cgroups": v1 + "0\n"}).controlGroup(), Warn, "v1, without")
-	want(t, fake(nil).controlGroup(), Unknown, "unknown on this system")
-}
-
 func TestMemory(t *testing.T) {
 	machine := func(total, available, group string) *host {
 		return fake(map[string]string{
@@ -97,60 +85,6 @@ func TestClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, at(now), Warn, "the data directory was written at "+written.UTC().Format(time.DateOnly))
-}
-
-// Sockets as the kernel of a little-endian machine prints them.
-const (
-	tcp4 = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n" +
-		"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 111 1 0 100 0 0 10 0\n" +
-		"   1: 0100007F:192B 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 113 1 0 100 0 0 10 0\n"
-	tcp6 = "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n" +
-		"   0: 00000000000000000000000001000000:192B 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 112 1 0 100 0 0 10 0\n"
-)
-
-func machineWithK3s() *host {
-	return fake(map[string]string{
-		"proc/net/tcp":      tcp4,
-		"proc/net/tcp6":     tcp6,
-		"proc/1/comm":       "systemd\n",
-		"proc/1/fd/3":       "-> socket:[9]",
-		"proc/77/comm":      "k3s-server\n",
-		"proc/77/fd/11":     "-> socket:[112]",
-		"proc/99/comm":      "nginx\n",
-		"proc/99/fd/5":      "-> socket:[111]",
-		"proc/99/fd/6":      "-> socket:[113]",
-		"proc/sys/whatever": "",
-	})
-}
-
-func TestPorts(t *testing.T) {
-	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
-		t.Skip("the table is of a little-endian machine")
-	}
-	h := machineWithK3s()
-	free, taken := func() error { return nil }, func() error { return errors.New("the port is in use") }
-	got := h.ports([]Port{
-		{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}, {"etcd-listen", 2379, taken}, {"a", 7000, free}, {"b", 0, free},
-	}, 0, 0)
-	want(t, got[0], Fail, "in use: it is k3s-server (pid 77)")
-	want(t, got[1], Fail, "in use: it is nginx (pid 99)")
-	if got[2].Found != "the port is in use" {
-		t.Errorf("a port of nobody we see: got %q", got[2].Found)
-	}
-	want(t, got[3], OK, "7000 is free")
-	want(t, got[4], OK, "any free port")
-	replacing := h.ports([]Port{{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}}, 77, 0)
-	want(t, replacing[0], OK, "6443 is used by k3s-server (pid 77), which this replaces")
-	want(t, replacing[1], Fail, "in use: it is nginx (pid 99)")
-	own := h.ports([]Port{{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}}, 0, 77)
-	want(t, own[0], OK, "6443 is used by the server of this data directory, k3s-server (pid 77)")
-	want(t, own[1], Fail, "in use: it is nginx (pid 99)")
-	if got, want := h.listeningOf(77), []string{"[::1]:6443"}; !slices.Equal(got, want) {
-		t.Errorf("k3s listens on %v, want %v", got, want)
-	}
-	if got, want := h.listeningOf(99), []string{"127.0.0.1:8080"}; !slices.Equal(got, want) {
-		t.Errorf("nginx listens on %v, want %v", got, want)
-	}
 }
 
 func TestDirectory(t *testing.T) {
@@ -207,29 +141,6 @@ func TestFileSystem(t *testing.T) {
 	if _, err := os.Stat("/dev/shm"); err == nil {
 		want(t, checkFileSystem("/dev/shm"), Warn, "tmpfs")
 	}
-}
-
-func TestSpeed(t *testing.T) {
-	dir := t.TempDir()
-	took, err := measureSync(t.Context(), dir)
-	if err != nil || len(took) == 0 {
-		t.Fatalf("got %v, %v, want some times", took, err)
-	}
-	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	ms := func(all ...int) (d []time.Duration) {
-		for _, n := range all {
-			d = append(d, time.Duration(n)*time.Millisecond)
-		}
-		return d
-	}
-	want(t, judgeSpeed(ms(1, 300, 2), nil), OK, "fsync 2ms, at worst 300ms of 3")
-	want(t, judgeSpeed(ms(25, 300, 2), nil), Warn, "fsync 25ms")
-	want(t, judgeSpeed(nil, os.ErrPermission), Unknown, "permission")
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	want(t, judgeSpeed(measureSync(ended, dir)), Unknown, "canceled")
 }
 
 func TestStore(t *testing.T) {

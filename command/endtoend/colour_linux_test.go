@@ -1,15 +1,10 @@
 package endtoend
 
 import (
-	"fmt"
-	"io"
-	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/karve-k8s/karve/datastore/directory"
 )
@@ -17,31 +12,10 @@ import (
 // onTerminal runs a command whose standard output is a terminal, and returns what that shows.
 func onTerminal(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	defer master.Close()
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout = terminal
-	err = cmd.Start()
-	terminal.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown, _ := io.ReadAll(master) // its error is that nobody has the terminal open any more
-	_ = cmd.Wait()                 // the exit codes of status have a meaning
-	return strings.ReplaceAll(string(shown), "\r\n", "\n")
+	at := newPTY(t)
+	cmd.Stdout = at.terminal
+	_ = cmd.Run() // the exit codes of status have a meaning
+	return strings.ReplaceAll(at.all(), "\r\n", "\n")
 }
 
 func TestColours(t *testing.T) {

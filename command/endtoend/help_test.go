@@ -78,13 +78,3 @@ func TestHelpOfKarve(t *testing.T) {
 		t.Errorf("karve kubectl --help: got %q, want how it finds its server", got)
 	}
 }
-
-func TestHelpAllListsFeatureGates(t *testing.T) {
-	t.Parallel()
-	help := karve(t, "server", "--help", "--all")
-	for _, gate := range []string{"AllAlpha=true|false (ALPHA - default=false)", "AllBeta=true|false (BETA - default=false)"} {
-		if !strings.Contains(help, "\n      kube:"+gate+"\n") {
-			t.Errorf("karve server --help --all has no line for %s", gate)
-		}
-	}
-}

@@ -172,31 +172,6 @@ func TestReadUsageDoesNotWaitForANode(t *testing.T) {
 	}
 }
 
-func TestReadWithoutNodes(t *testing.T) {
-	simulated := node("simulated-0", func(n *corev1.Node) { n.Labels = map[string]string{simulate.NodeLabel: ""} })
-	answers := map[string]string{"/api/v1/nodes": encode(t, "", simulated), "/apis/apps/v1/daemonsets": `{"items":[]}`}
-	asked := 0
-	s := fakeServer(t, answers, func(string) { asked++ }) // one request after the other
-	report, err := s.Read(t.Context())
-	if err != nil || len(report.Nodes) != 0 || report.Simulated != 1 || len(report.Lacks) != 0 {
-		t.Fatalf("got %+v, %v, want a simulated node, which lacks nothing", report, err)
-	}
-	if s.ReadUsage(t.Context(), report); asked != 1 {
-		t.Errorf("got %d requests, want one for the list of nodes", asked)
-	}
-	answers["/api/v1/nodes"] = `403 {"kind":"Status","message":"nodes is forbidden"}`
-	if report, err := fakeServer(t, answers).Read(t.Context()); err == nil || !strings.Contains(err.Error(), "nodes is forbidden") {
-		t.Errorf("got %+v, %v, want an error with the cause", report, err)
-	}
-}
-
-// What a server says is limited.
-func TestCauseIsShort(t *testing.T) {
-	if got := cause("500 Internal Server Error", []byte(strings.Repeat("é", 10_000))); len([]rune(got)) > causeLimit+1 {
-		t.Errorf("got %d characters", len([]rune(got)))
-	}
-}
-
 func TestLacks(t *testing.T) {
 	set := func(name string, ready, desired int) string {
 		return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"kube-system","labels":{"k8s-app":%[1]q}},"status":{"desiredNumberScheduled":%d,"numberReady":%d}}`, name, desired, ready)

@@ -3,13 +3,8 @@ package external
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
-	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,94 +136,4 @@ func wantEvent(t *testing.T, b *Backend, from server.WatchResult, revision int64
 			t.Fatalf("no event of %s", key)
 		}
 	}
-}
-
-// A swallower forwards connections. Those that it has when swallow is called are silent from then on, as if a firewall had
-// forgotten them; later ones work.
-type swallower struct {
-	listener net.Listener
-	mu       sync.Mutex
-	all      []*swallowed
-}
-
-type swallowed struct {
-	net.Conn
-	silent atomic.Bool
-}
-
-func (s *swallowed) Write(b []byte) (int, error) {
-	if s.silent.Load() {
-		return len(b), nil
-	}
-	return s.Conn.Write(b)
-}
-
-func (s *swallower) run(address string) {
-	for {
-		near, err := s.listener.Accept()
-		if err != nil {
-			return
-		}
-		far, err := net.Dial("tcp", address)
-		if err != nil {
-			near.Close()
-			continue
-		}
-		one, other := &swallowed{Conn: near}, &swallowed{Conn: far}
-		s.mu.Lock()
-		s.all = append(s.all, one, other)
-		s.mu.Unlock()
-		go func() { io.Copy(one, far); near.Close() }()
-		go func() { io.Copy(other, near); far.Close() }()
-	}
-}
-
-func (s *swallower) swallow() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, one := range s.all {
-		one.silent.Store(true)
-	}
-}
-
-// The connections that a server has may be silent while the database works for others. The server uses new ones, and
-// its watches go on.
-func TestDatabaseWhoseConnectionsAreForgotten(t *testing.T) {
-	databases(t, func(t *testing.T, db database) {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		relay, near := &swallower{listener: listener}, db
-		address := regexp.MustCompile(`127\.0\.0\.1:\d+`)
-		go relay.run(address.FindString(db.endpoint))
-		near.endpoint = address.ReplaceAllString(db.endpoint, listener.Addr().String())
-		other, b := db.open(t), near.open(t)
-		if err := b.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		first, err := b.Create(t.Context(), "/a/0", []byte("v"), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		events := b.Watch(t.Context(), first)
-		relay.swallow()
-		began := time.Now()
-		if _, err := other.Create(t.Context(), "/a/1", nil, 0); err != nil {
-			t.Fatal(err)
-		}
-		wantEvent(t, b, events, first, "/a/1")
-		t.Logf("an event of another server after %v", time.Since(began).Round(10*time.Millisecond))
-		for what, try := range map[string]func() error{
-			"a get": func() error { _, _, err := b.Get(t.Context(), "/a/0", 0, false); return err },
-			"a write": func() error {
-				_, err := b.Create(t.Context(), fmt.Sprintf("/a/%d", time.Now().UnixNano()), nil, 0)
-				return err
-			},
-		} {
-			eventually.Nil(t, what, try)
-			t.Logf("%s works after %v", what, time.Since(began).Round(10*time.Millisecond))
-		}
-	})
 }

@@ -281,35 +281,6 @@ func refusesToServe(t *testing.T, e End) {
 	}
 }
 
-// A context that ends in the middle is a failure that leaves nothing, too.
-func TestMigrationInterrupted(t *testing.T) {
-	eachKind(t, func(t *testing.T, kind string) {
-		source, want := cluster(t)
-		to := kinds[kind](t)
-		ctx, cancel := context.WithCancel(t.Context())
-		_, err := Run(ctx, source, to, func(p Progress) {
-			if p.Doing == copying && p.Done >= p.Total/2 {
-				cancel()
-			}
-		})
-		if !errors.Is(err, context.Canceled) {
-			t.Fatalf("%v, want that it is canceled", err)
-		}
-		left := nothingLeft
-		if to.Etcd != nil {
-			left = "or more of the keys. No server starts with it while it has /registry/karve/migrating"
-		}
-		if !strings.Contains(err.Error(), left) {
-			t.Errorf("%v, want %q", err, left)
-		}
-		if to.Etcd != nil {
-			return
-		}
-		run(t, source, to)
-		sameContents(t, contents(t, to), want)
-	})
-}
-
 // A server that runs has its connections, or writes; both are seen.
 func TestMigrationOfASourceThatChanges(t *testing.T) {
 	first, _ := cluster(t)

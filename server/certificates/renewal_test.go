@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,90 +34,6 @@ func (w *text) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all.String()
-}
-
-// A disk that takes no writes is tried ever more rarely, and the log has a line for
-// each of these attempts.
-func TestRenewalThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var attempts, published atomic.Int64
-		var full, denied atomic.Bool
-		full.Store(true)
-		denied.Store(true)
-		var logged text
-		log := logrus.New()
-		log.SetOutput(&logged)
-		asked := make(chan func())
-		due := time.Now()
-		r := renewer{
-			renew: func() ([]certs.Name, []certs.Note, error) {
-				attempts.Add(1)
-				if full.Load() {
-					return nil, nil, syscall.ENOSPC
-				}
-				if due.After(time.Now()) {
-					return nil, nil, nil
-				}
-				due = time.Now().AddDate(0, 8, 0)
-				return []certs.Name{certs.Admin, certs.Serving}, nil, nil
-			},
-			nextDue: func() time.Time { return due },
-			publish: func() error {
-				published.Add(1)
-				if denied.Load() {
-					return errors.New("a kubeconfig's disk is full too")
-				}
-				return nil
-			},
-			log: log,
-		}
-		go r.run(ctx, asked)
-		lines := func() int { return strings.Count(logged.String(), "renew certificates, next attempt in") }
-		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
-
-		// 1 + 2 + 4 + … + 2048 s are twelve attempts in 68 minutes; then an hour each.
-		pass(10 * time.Hour)
-		if got := attempts.Load(); got < 12 || got > 24 {
-			t.Errorf("%d attempts in ten hours, want about 20", got)
-		}
-		if got, want := lines(), int(attempts.Load()); got != want {
-			t.Errorf("%d lines of %d attempts: %s", got, want, &logged)
-		}
-		// Clients at new addresses make it try, but not log.
-		before := lines()
-		for range 100 {
-			asked <- func() {}
-		}
-		synctest.Wait()
-		if got := lines(); got != before {
-			t.Errorf("%d lines more of 100 clients at new addresses", got-before)
-		}
-		// It works again, but for the kubeconfigs: they are tried like that.
-		full.Store(false)
-		pass(renewCheck + time.Second)
-		if published.Load() == 0 {
-			t.Fatal("renewed after the disk has room: not within an hour")
-		}
-		published.Store(0)
-		pass(10 * time.Hour)
-		if got := published.Load(); got < 9 || got > 24 {
-			t.Errorf("the kubeconfigs: %d attempts in ten hours, want 10 to 20", got)
-		}
-		denied.Store(false)
-		pass(renewCheck + time.Second)
-		attempts.Store(0)
-		published.Store(0)
-		pass(10 * time.Hour)
-		if looks, made := attempts.Load(), published.Load(); looks != 10 || made != 0 {
-			t.Errorf("at rest: %d looks and %d kubeconfigs in ten hours, want 10 and 0", looks, made)
-		}
-		if !strings.Contains(logged.String(), "can be renewed again") {
-			t.Errorf("nothing tells that it works again: %s", &logged)
-		}
-		cancel()
-		synctest.Wait()
-	})
 }
 
 // A certificate that is renewed while the server starts writes no kubeconfig, whose

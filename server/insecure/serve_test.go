@@ -3,7 +3,6 @@ package insecure
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 )
@@ -111,73 +108,6 @@ func TestDisableHTTP2(t *testing.T) {
 	}
 }
 
-// RFC 9113 has no Upgrade to HTTP/2 any more, and net/http ignores it.
-func TestUpgradeToHTTP2IsIgnored(t *testing.T) {
-	addr, _ := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
-	for host, want := range map[string]int{"localhost": 200, "evil.example": 403} {
-		c, err := Dial(t.Context(), "tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(20 * time.Second))
-		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", host)
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.StatusCode != want || resp.ProtoMajor != 1 {
-			t.Errorf("%s: got %d in %s, want %d in HTTP/1.1", host, resp.StatusCode, resp.Proto, want)
-		}
-	}
-}
-
-// What an HTTP/2 client sees on the wire is what upstream's secure port sends: the limits first, and
-// GOAWAY when the server stops.
-func TestHTTP2OnTheWire(t *testing.T) {
-	addr, stop := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
-	c, err := Dial(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
-	io.WriteString(c, http2.ClientPreface)
-	fr := http2.NewFramer(c, c)
-	fr.WriteSettings()
-	settings := frames(t, fr, func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && !s.IsAck() }).(*http2.SettingsFrame)
-	for id, want := range map[http2.SettingID]uint32{
-		http2.SettingMaxConcurrentStreams: 250, http2.SettingMaxFrameSize: 256 << 10, http2.SettingInitialWindowSize: 256 << 10,
-	} {
-		if got, _ := settings.Value(id); got != want {
-			t.Errorf("%v is %d, want %d", id, got, want)
-		}
-	}
-	window := frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.WindowUpdateFrame); return ok }).(*http2.WindowUpdateFrame)
-	if got, want := window.Increment, uint32(250*256<<10-65535); window.StreamID != 0 || got != want {
-		t.Errorf("the window of the connection grows by %d, want %d: all streams may fill their buffers", got, want)
-	}
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
-	frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok })
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
-}
-
-func frames(t *testing.T, fr *http2.Framer, want func(http2.Frame) bool) http2.Frame {
-	t.Helper()
-	for {
-		f, err := fr.ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want(f) {
-			return f
-		}
-	}
-}
-
 // streaming writes a line, waits for more, and writes another.
 func streaming(more <-chan struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -222,29 +152,6 @@ func TestShutdownDrains(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-func TestShutdownCutsWhatIsLeft(t *testing.T) {
-	clients := map[string]*http.Client{"HTTP/1.1": {Transport: &http.Transport{DialContext: Dial}}, "HTTP/2": h2Client(t)}
-	addr, stop := start(t, streaming(nil), Options{ShutdownTimeout: 50 * time.Millisecond})
-	var bodies []io.ReadCloser
-	for _, c := range clients {
-		resp, err := c.Get("http://" + addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bodies = append(bodies, resp.Body)
-	}
-	if err := stop(); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-	for _, b := range bodies {
-		io.Copy(io.Discard, b)
-		b.Close()
-	}
-	for _, c := range clients {
-		c.CloseIdleConnections()
 	}
 }
 
@@ -315,17 +222,6 @@ func TestHostlessAndStar(t *testing.T) {
 		if !strings.HasPrefix(line, want) {
 			t.Errorf("%q: got %q, %v, want %s", request, line, err, want)
 		}
-	}
-}
-
-func TestListenerFailure(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	if err := Serve(context.Background(), l, http.NotFoundHandler(), Options{}); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("got %v, want net.ErrClosed", err)
 	}
 }
 
