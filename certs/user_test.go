@@ -286,20 +286,3 @@ func TestUsersServiceAccountKey(t *testing.T) {
 		}
 	}
 }
-
-func TestMarkerIsNotOthers(t *testing.T) {
-	ca := newUserCA(t, "karve-server-ca@123", ecKey(t), nil, today.AddDate(1, 0, 0))
-	if _, ours := marked(ca.cert); ours {
-		t.Error("a certificate without marker is taken for ours")
-	}
-	got, ours := marked(newTestbedCert(t))
-	if !ours || !got.Equal(today) {
-		t.Errorf("marked = %v, %v, want %v", got, ours, today)
-	}
-}
-
-func newTestbedCert(t *testing.T) *x509.Certificate {
-	b := newTestbed(t)
-	b.ensure(t)
-	return b.cert(t, Serving)
-}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 func TestIssueUser(t *testing.T) {
@@ -97,44 +95,5 @@ func TestIssueUserRefuses(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(b.Dir, "users")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v: want nothing written", err)
-	}
-}
-
-func TestUsersKubeconfig(t *testing.T) {
-	b := newTestbed(t)
-	s, _ := b.ensure(t)
-	admin := filepath.Join(t.TempDir(), "admin.kubeconfig")
-	k := s.Kubeconfig(Admin, "https://127.0.0.1:6443")
-	k.Advertised = "https://karve.example"
-	if err := WriteKubeconfig(admin, k); err != nil {
-		t.Fatal(err)
-	}
-	jane, err := IssueUser(b.Dir, User{Name: "jane", Life: time.Hour}, b.now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := jane.Kubeconfig([]byte(read(t, admin)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for context, server := range map[string]string{"karve-jane": k.Server, "karve-advertised-jane": k.Advertised} {
-		config, err := clientcmd.Load(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := clientcmd.NewNonInteractiveClientConfig(*config, context, nil, nil).ClientConfig()
-		if err != nil || got.Host != server || !bytes.Equal(got.CertData, jane.CertPEM) || !bytes.Equal(got.KeyData, jane.KeyPEM) {
-			t.Errorf("%s: got %v, %v; want jane at %s", context, got, err, server)
-		}
-	}
-	if bytes.Contains(text, []byte("kubernetes-admin")) || len(mustLoad(t, admin).AuthInfos) != 1 {
-		t.Error("the administrator is in it")
-	}
-	merged := filepath.Join(t.TempDir(), "config")
-	if _, err := MergeKubeconfig(t.Context(), merged, text, MergeOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if got := mustLoad(t, merged); len(got.AuthInfos) != 1 || !bytes.Equal(got.AuthInfos["karve-jane"].ClientKeyData, jane.KeyPEM) {
-		t.Errorf("got %v, want jane alone", got.AuthInfos)
 	}
 }

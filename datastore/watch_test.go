@@ -256,66 +256,6 @@ func TestWatchersAgree(t *testing.T) {
 	}
 }
 
-// One goroutine can read many watchers. Each wakes it once after Poll has returned that there is no
-// more, and never while there is more.
-func TestPollWakesOnceWhenThereIsMore(t *testing.T) {
-	e := openTest(t, "", Options{Durability: Memory})
-	const watchers, writes = 20, 500
-	woken := make(chan int, 10*watchers) // more than there may be
-	all := make([]*Watcher, watchers)
-	for i := range all {
-		all[i] = watch(t, e, WatchRequest{Key: "/", End: "0", Wake: func() { woken <- i }})
-		if resp, more, err := all[i].Poll(); resp != nil || more || err != nil {
-			t.Fatalf("nothing has happened: %v, %v, %v", resp, more, err)
-		}
-	}
-	var writer sync.WaitGroup
-	defer writer.Wait()
-	writer.Go(func() {
-		for range writes {
-			put(t, e, "/a", "v")
-			put(t, e, "elsewhere", "v")
-		}
-	})
-	var seen [watchers]int
-	for done := 0; done < watchers; {
-		var i int
-		select {
-		case i = <-woken:
-		case <-time.After(eventually.Limit):
-			t.Fatalf("%d of %d have everything, and no watcher wakes", done, watchers)
-		}
-		for more := true; more; {
-			var resp *WatchResponse
-			var err error
-			if resp, more, err = all[i].Poll(); err != nil {
-				t.Fatal(err)
-			}
-			if resp != nil {
-				seen[i] += len(resp.Events)
-			}
-		}
-		if seen[i] == writes {
-			done++
-		}
-	}
-	writer.Wait()
-	all[0].RequestProgress()
-	if i := <-woken; i != 0 {
-		t.Errorf("progress of 0 wakes %d", i)
-	}
-	if resp, more, err := all[0].Poll(); resp == nil || len(resp.Events) > 0 || resp.Revision != e.Revision() || more || err != nil {
-		t.Errorf("progress: %v, %v, %v", resp, more, err)
-	}
-	e.Close()
-	if _, _, err := all[0].Poll(); !errors.Is(err, ErrClosed) {
-		t.Errorf("closed: %v, want ErrClosed", err)
-	}
-	if n := len(woken); n != watchers {
-		t.Errorf("the end wakes %d of %d", n, watchers)
-	}
-}
-
 // The size of a response is limited in bytes, too. It still has whole revisions.
 func TestWatchResponsesAreBounded(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -231,37 +230,6 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Flags without effect are reported if someone could miss their effect.
-func TestWithoutEffect(t *testing.T) {
-	t.Setenv("ETCD_QUOTA_BACKEND_BYTES", "1000000")
-	t.Setenv("ETCD_DATA_DIR", "from the environment")
-	o, warnings, err := parse([]string{"--snapshot-count=10", "--auto-compaction-retention=0", "--auto-compaction-mode=revision", "-unsafe-no-fsync"}, nearest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o.dataDir != "from the environment" || !o.noSync {
-		t.Errorf("%+v", o)
-	}
-	want := "--quota-backend-bytes has no effect here: the disk is the limit\n--auto-compaction-mode has no effect here: kube-apiserver compacts every five minutes, and nobody else does"
-	if got := strings.Join(warnings, "\n"); got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
-}
-
-// envtest searches the help for a flag at the beginning of a line.
-func TestHelp(t *testing.T) {
-	var text strings.Builder
-	if err := (Command{Args: []string{"--help"}, Stdout: &text}).Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	fs, _ := newFlags(&options{})
-	fs.VisitAll(func(f *flag.Flag) {
-		if !strings.Contains(text.String(), "\n  --"+f.Name) {
-			t.Errorf("--%s is not in it", f.Name)
-		}
-	})
-}
-
 // The interval of progress has etcd's name and rules.
 func TestProgressInterval(t *testing.T) {
 	for _, test := range []struct {
@@ -292,35 +260,5 @@ func TestProgressInterval(t *testing.T) {
 	t.Setenv("ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL", "4s")
 	if o, _, err := parse(nil, nearest); err != nil || o.progress != 4*time.Second {
 		t.Errorf("from the environment: %v, %v, want 4s", o.progress, err)
-	}
-}
-
-// A watch on the network that asked for progress gets it, also after writes of keys that
-// have nothing to do with Kubernetes. A watch that did not ask gets none.
-func TestProgressUnasked(t *testing.T) {
-	url := "http://" + freeAddress(t)
-	run(t, "--listen-client-urls", url, "--data-dir", t.TempDir(), "--watch-progress-notify-interval", "100ms")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	client := dial(t, url)
-	plain := client.Watch(ctx, "quiet")
-	asked := client.Watch(ctx, "quiet", clientv3.WithProgressNotify(), clientv3.WithCreatedNotify())
-	if r := <-asked; !r.Created {
-		t.Fatalf("%+v, want it created", r)
-	}
-	for i := range 3 {
-		resp, err := client.Put(ctx, "busy", fmt.Sprint(i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r := <-asked; !r.IsProgressNotify() || r.Header.Revision != resp.Header.Revision {
-			t.Errorf("%+v, want progress to %d", r, resp.Header.Revision)
-		}
-	}
-	if _, err := client.Put(ctx, "quiet", ""); err != nil {
-		t.Fatal(err)
-	}
-	if r := <-plain; len(r.Events) != 1 {
-		t.Errorf("%+v without having asked for progress, want the event first", r)
 	}
 }

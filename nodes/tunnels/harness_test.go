@@ -120,7 +120,6 @@ func (w *world) place(address string, l net.Listener) {
 type machine struct {
 	w        *world
 	listener net.Listener
-	via      bool // it reaches the other machines' SSH servers
 	serving  sync.WaitGroup
 
 	mu         sync.Mutex
@@ -242,9 +241,6 @@ func (m *machine) forward(offered ssh.NewChannel) {
 	}
 	m.w.mu.Lock()
 	place := m.w.places[address]
-	if s := m.w.servers[address]; m.via && s != nil {
-		place = s.listener.Addr().String()
-	}
 	m.w.mu.Unlock()
 	target, err := net.Dial("tcp", place)
 	if place == "" || err != nil {

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -253,69 +252,6 @@ func TestRefusals(t *testing.T) {
 	if s := await(t, tunnels, "n3", stateFailed); !strings.Contains(s.Problem, "no route to host") {
 		t.Errorf("the problem of a node that is off is %q", s.Problem)
 	}
-}
-
-func TestBastion(t *testing.T) {
-	w, own := newWorld(t), key(t)
-	bastion := w.machine("bastion.example", own.PublicKey())
-	bastion.via = true
-	for i := 1; i <= 3; i++ {
-		w.machine(fmt.Sprintf("10.0.0.%d", i), own.PublicKey())
-		w.kubelet(fmt.Sprintf("10.0.0.%d", i))
-	}
-	w.echo("10.244.2.2:80")
-	c := w.config(own)
-	c.Dial = func(ctx ctx, network, address string) (net.Conn, error) {
-		if address != "bastion.example:22" {
-			return nil, fmt.Errorf("%s was dialled directly", address)
-		}
-		return w.dial(ctx, network, address)
-	}
-	var err error
-	if c.Jump, err = ParseJump("karve@bastion.example"); err != nil {
-		t.Fatal(err)
-	}
-	tunnels := w.tunnels(c, node(1), node(2), node(3))
-	check := func() {
-		t.Helper()
-		for i := 1; i <= 3; i++ {
-			await(t, tunnels, fmt.Sprintf("n%d", i), stateHealthy)
-		}
-		eventually.Nil(t, "a connection through the bastion", func() error {
-			conn, err := tunnels.Dial(nil)(t.Context(), "tcp", "10.244.2.2:80")
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			return says(conn, "hello")
-		})
-	}
-	check()
-	if n := bastion.accepted.Load(); n != 3 {
-		t.Errorf("%d connections to the bastion for three nodes, want one for each", n)
-	}
-	conn, err := connect(t, tunnels, "10.244.2.2:80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bastion.kill()
-	_, err = io.ReadAll(conn)
-	wants(t, err, ErrEnded, "n2", "bastion karve@bastion.example:22")
-	eventually.True(t, "the bastion is reached again", func() bool { return bastion.accepted.Load() >= 6 })
-	check()
-
-	bastion.mu.Lock()
-	bastion.authorized = key(t).PublicKey()
-	bastion.mu.Unlock()
-	bastion.kill()
-	s := await(t, tunnels, "n1", stateFailed)
-	eventually.Nil(t, "the bastion's refusal is named", func() error {
-		s = await(t, tunnels, "n1", stateFailed)
-		if !strings.Contains(s.Problem, "--ssh-jump") || !strings.Contains(s.Problem, ErrAuthentication.Error()) {
-			return fmt.Errorf("the problem is %q", s.Problem)
-		}
-		return nil
-	})
 }
 
 func TestNodeThatComesBackIsTriedAtOnce(t *testing.T) {

@@ -10,11 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
 
 	"github.com/karve-k8s/karve/internal/eventually"
@@ -121,14 +119,6 @@ func logs(t *testing.T) *logged {
 	return l
 }
 
-// without makes the process have no watcher.
-func without(t *testing.T, err error) {
-	t.Helper()
-	before := shared
-	shared = newWatcher(func() (*fsnotify.Watcher, error) { return nil, err })
-	t.Cleanup(func() { shared = before })
-}
-
 // real is a directory without links in its path.
 func real(t *testing.T) string {
 	t.Helper()
@@ -221,23 +211,6 @@ func TestFilesThatAreReplaced(t *testing.T) {
 				c.becomes(t, text)
 			}
 		})
-	}
-}
-
-// Without a watcher, one line says so, however many follow, and files that could not be read are read again.
-func TestNoInstanceIsLeft(t *testing.T) {
-	log := logs(t)
-	without(t, os.NewSyscallError("inotify_init1", syscall.EMFILE))
-	dir := real(t)
-	write(t, filepath.Join(dir, "a"), "0")
-	first := follow(t, filepath.Join(dir, "a"))
-	second := follow(t, filepath.Join(dir, "b"))
-	first.becomes(t, "0")
-	write(t, filepath.Join(dir, "b"), "1")
-	second.becomes(t, "1")
-	const want = "raise the sysctl fs.inotify.max_user_instances"
-	if n := log.lines(want); n != 1 || log.lines("\n") != 1 {
-		t.Errorf("got %d lines with %q, want 1, and no other:\n%s", n, want, &log.Buffer)
 	}
 }
 

@@ -602,15 +602,6 @@ func TestRotationWithUnknownOutcome(t *testing.T) {
 	}
 }
 
-func TestRotateInADatabase(t *testing.T) {
-	c, before, after := clusterIn(emptyStore(t, true), prefix), newToken(t), newToken(t)
-	c.join(t, newServer(t, before))
-	if err := c.Rotate(t.Context(), before, after, nil); err != nil {
-		t.Fatal(err)
-	}
-	c.join(t, newServer(t, after))
-}
-
 // encryption returns the server's copy of the encryption configuration.
 func (s Server) encryption(t *testing.T) string {
 	return content(t, s.Certs.Dir)[filepath.Base(certs.EncryptionFile(s.Certs.Dir))]
