@@ -16,7 +16,6 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/servertest"
 )
 
 // sharedStore serves an engine as an etcd, for several servers.
@@ -32,7 +31,7 @@ func sharedStore(t *testing.T) (_ *datastore.Engine, socket string) {
 	dir := t.TempDir()
 	t.Cleanup(func() {
 		engine.Close()
-		if err := servertest.Leaks(dir); err != nil {
+		if err := leaks(dir); err != nil {
 			t.Error(err)
 		}
 	})

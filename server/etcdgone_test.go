@@ -17,7 +17,6 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/servertest"
 )
 
 // relay forwards TCP connections to a socket. On request, it holds everything back, like a
@@ -179,7 +178,7 @@ func TestStopWithEtcdGone(t *testing.T) {
 	t.Logf("after %v: %v", took.Round(time.Millisecond), c.err)
 	// When etcd is back, what upstream was still doing ends.
 	eventually.Nil(t, "nothing of the server is left", func() error {
-		for _, stack := range servertest.Goroutines() {
+		for _, stack := range karveGoroutines() {
 			if strings.Contains(stack, "/karve/server") {
 				return errors.New(stack)
 			}
@@ -187,6 +186,6 @@ func TestStopWithEtcdGone(t *testing.T) {
 		if utilfeature.DefaultFeatureGate.Enabled(gate) {
 			return errors.New("the gate is still on")
 		}
-		return servertest.OpenFiles(c.dir)
+		return openFiles(c.dir)
 	})
 }

@@ -31,8 +31,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/insecure"
-	"github.com/karve-k8s/karve/servertest"
-	"github.com/karve-k8s/karve/servertest/process"
+	"github.com/karve-k8s/karve/servertest/process/child"
 )
 
 // The tests of this package run the server in this process, which has one set of upstream's
@@ -57,7 +56,7 @@ type cluster struct {
 	dynamic dynamic.Interface
 	admin   *rest.Config
 	dir     string
-	log     *process.Text
+	log     *child.Text
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -83,7 +82,7 @@ func compares(t *testing.T, d *deviations.Deviation) {
 // boot runs a control plane, and returns at once. Unless configure changes it, the configuration has
 // a new data directory, ports that the kernel chooses, and a log of warnings and errors.
 func boot(dir string, configure func(*server.Config)) (c *cluster, ready <-chan server.Info) {
-	c = &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
+	c = &cluster{dir: dir, log: &child.Text{}, done: make(chan struct{})}
 	told := make(chan server.Info, 1)
 	config := server.Config{
 		DataDir: dir,
@@ -140,12 +139,12 @@ func (c *cluster) stop() error {
 	select {
 	case <-c.done:
 	case <-time.After(stopLimit):
-		return fmt.Errorf("still running %v after its context ended; Karve's goroutines:\n%s", stopLimit, strings.Join(servertest.Goroutines(), "\n\n"))
+		return fmt.Errorf("still running %v after its context ended; Karve's goroutines:\n%s", stopLimit, strings.Join(karveGoroutines(), "\n\n"))
 	}
 	if c.err != nil {
 		return fmt.Errorf("Run: got %w, want nil after a clean stop", c.err)
 	}
-	return servertest.Leaks(c.dir)
+	return leaks(c.dir)
 }
 
 // start runs a control plane for this test only, and stops it at the test's end.

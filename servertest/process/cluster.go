@@ -42,9 +42,9 @@ type Cluster struct {
 	controllers bool
 }
 
-// Connect returns the cluster of a kubeconfig. Without controllers, nothing makes a
+// connect returns the cluster of a kubeconfig. Without controllers, nothing makes a
 // namespace's service accounts, and Namespace does not wait for them.
-func Connect(kubeconfig string, controllers bool) (*Cluster, error) {
+func connect(kubeconfig string, controllers bool) (*Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err

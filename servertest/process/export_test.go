@@ -2,35 +2,38 @@ package process
 
 import "slices"
 
+// Connect returns the cluster of a kubeconfig.
+var Connect = connect
+
 // Sweep removes the directories in above that killed tests have left.
 var Sweep = sweep
 
 // Thrown returns why clusters of s's snapshot were discarded.
 func Thrown(s *Server) []error {
-	s.base.forks.mu.Lock()
-	defer s.base.forks.mu.Unlock()
-	return append([]error(nil), s.base.forks.thrown...)
+	s.forks.mu.Lock()
+	defer s.forks.mu.Unlock()
+	return append([]error(nil), s.forks.thrown...)
 }
 
 // Resting waits until no cluster of s's snapshot is starting or returning to it. It returns
 // how many are there for the next forks.
 func Resting(s *Server) int {
-	s.base.forks.mu.Lock()
-	defer s.base.forks.mu.Unlock()
-	for s.base.forks.starting+s.base.forks.cleaning > 0 {
-		s.base.forks.changed.Wait()
+	s.forks.mu.Lock()
+	defer s.forks.mu.Unlock()
+	for s.forks.starting+s.forks.cleaning > 0 {
+		s.forks.changed.Wait()
 	}
-	return len(s.base.forks.idle)
+	return len(s.forks.idle)
 }
 
 // Same reports whether the clusters that are there for the next forks are as the snapshot was.
 func Same(s *Server) bool {
-	s.base.forks.mu.Lock()
-	defer s.base.forks.mu.Unlock()
-	return !slices.ContainsFunc(s.base.forks.idle, func(one *fork) bool { return !one.same() })
+	s.forks.mu.Lock()
+	defer s.forks.mu.Unlock()
+	return !slices.ContainsFunc(s.forks.idle, func(one *fork) bool { return !one.same() })
 }
 
 // Kill ends the process of s as a crash does.
 func Kill(s *Server) {
-	_ = s.run.child.process.Kill() // it may have ended
+	_ = s.run.process.Kill() // it may have ended
 }

@@ -18,26 +18,16 @@ import (
 	"github.com/karve-k8s/karve/control"
 )
 
-// Instance is how a cluster runs: in a child process, or in the test's process.
-type Instance interface {
-	DataDir() string
-	Log() string
-	Stop() error // the error says what was wrong with its end
-}
-
-// Forks are clusters of one snapshot. A cluster whose test has ended returns to the
+// forks are clusters of one snapshot. A cluster whose test has ended returns to the
 // snapshot in the background, and becomes the next fork. Returning takes milliseconds, and
 // starting a cluster takes hundreds of them. A cluster that does not return to the snapshot
 // is discarded. One is started ahead as soon as there is a snapshot. One more is started
 // when a test had to wait for a fork that was still returning.
-//
-// Fork of this package and of servertest use it.
-type Forks struct {
-	start       func(snapshot, dataDir string) (Instance, error)
-	controllers bool
-	dir         *tempDir
-	file        string // the snapshot, in dir
-	kinds       kinds  // of the cluster that it was taken of
+type forks struct {
+	options options
+	dir     *tempDir
+	file    string // the snapshot, in dir
+	kinds   kinds  // of the cluster that it was taken of
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -54,8 +44,8 @@ type Forks struct {
 
 // fork is one of the clusters.
 type fork struct {
-	Instance
 	*Cluster
+	run     *instance
 	dir     *tempDir // the parent of its data directory
 	control *control.Client
 	kinds   kinds // what it served at first
@@ -67,18 +57,17 @@ const (
 	kindsLimit = 10 * time.Second
 )
 
-// NewForks takes the snapshot of a running cluster. start starts another cluster in
-// dataDir, of the snapshot in a file. The caller closes the forks.
-func NewForks(ctx context.Context, base *Cluster, dataDir string, start func(snapshot, dataDir string) (Instance, error)) (*Forks, error) {
-	f := &Forks{start: start, controllers: base.controllers}
+// newForks takes the snapshot of a running cluster. The caller closes the forks.
+func newForks(ctx context.Context, base *Server) (*forks, error) {
+	f := &forks{options: base.run.options}
 	f.changed = sync.NewCond(&f.mu)
 	var err error
 	if f.dir, err = newTempDir(); err != nil {
 		return nil, err
 	}
 	f.file = filepath.Join(f.dir.path, "snapshot")
-	if err = f.takeSnapshot(ctx, dataDir); err == nil {
-		f.kinds, err = kindsOf(ctx, base)
+	if err = f.takeSnapshot(ctx, base.run.dir); err == nil {
+		f.kinds, err = kindsOf(ctx, base.Cluster)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("snapshot: %w", err), f.dir.remove())
@@ -89,7 +78,7 @@ func NewForks(ctx context.Context, base *Cluster, dataDir string, start func(sna
 	return f, nil
 }
 
-func (f *Forks) takeSnapshot(ctx context.Context, dataDir string) error {
+func (f *forks) takeSnapshot(ctx context.Context, dataDir string) error {
 	file, err := os.OpenFile(f.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -100,7 +89,7 @@ func (f *Forks) takeSnapshot(ctx context.Context, dataDir string) error {
 }
 
 // take waits for a cluster as the snapshot was. The caller gives it back.
-func (f *Forks) take() (*fork, error) {
+func (f *forks) take() (*fork, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting++
@@ -136,7 +125,7 @@ func (f *Forks) take() (*fork, error) {
 
 // begin starts a cluster in the background. The caller holds f.mu, here and in the
 // functions below.
-func (f *Forks) begin() {
+func (f *forks) begin() {
 	f.starting++
 	go func() {
 		one, err := f.make()
@@ -155,23 +144,22 @@ func (f *Forks) begin() {
 	}()
 }
 
-func (f *Forks) make() (*fork, error) {
+func (f *forks) make() (*fork, error) {
 	dir, err := newTempDir()
 	if err != nil {
 		return nil, err
 	}
-	one := &fork{dir: dir}
-	data := filepath.Join(dir.path, "karve")
-	if one.Instance, err = f.start(f.file, data); err != nil {
+	one := &fork{dir: dir, run: &instance{options: f.options, dir: filepath.Join(dir.path, "karve")}}
+	if err := one.run.launch("0", "--fork-from", f.file); err != nil {
 		return nil, errors.Join(err, dir.remove())
 	}
-	one.control = control.New(data)
-	one.Cluster, err = Connect(filepath.Join(data, "admin.kubeconfig"), f.controllers)
+	one.control = control.New(one.run.dir)
+	one.Cluster, err = connect(filepath.Join(one.run.dir, "admin.kubeconfig"), !f.options.apiOnly)
 	if err == nil {
 		err = one.rest(f.kinds)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("fork: %w; the server's log:\n%s", err, one.Log()), one.end())
+		return nil, errors.Join(fmt.Errorf("fork: %w; the server's log:\n%s", err, one.run.log), one.end())
 	}
 	return one, nil
 }
@@ -192,7 +180,7 @@ func (o *fork) rest(want kinds) (err error) {
 }
 
 // give takes back a cluster whose test has ended.
-func (f *Forks) give(one *fork) {
+func (f *forks) give(one *fork) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -203,7 +191,7 @@ func (f *Forks) give(one *fork) {
 }
 
 // clean returns a cluster to the snapshot, in the background.
-func (f *Forks) clean(one *fork) {
+func (f *forks) clean(one *fork) {
 	f.cleaning++
 	go func() {
 		err := one.clean()
@@ -239,11 +227,11 @@ func (o *fork) same() bool {
 
 func (o *fork) end() error {
 	o.control.Close()
-	return errors.Join(o.Stop(), o.dir.remove())
+	return errors.Join(o.run.stop(), o.dir.remove())
 }
 
-// Close ends all clusters that no test has. The error says which did not end cleanly.
-func (f *Forks) Close() error {
+// close ends all clusters that no test has. The error says which did not end cleanly.
+func (f *forks) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true

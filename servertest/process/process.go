@@ -10,19 +10,15 @@
 //		namespace := cluster.Namespace(t)
 //
 // The machine needs only Go: [Program] downloads karve if there is none. The package is a
-// module of its own, with few dependencies beside client-go. Package servertest, beside it,
-// runs the same cluster in the test's own process, but links Kubernetes into the test.
+// module of its own, with few dependencies beside client-go.
 package process
 
 import (
-	"context"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
+	"sync"
 	"testing"
 )
 
@@ -85,15 +81,10 @@ func DataDir(dir string) Option { return func(o *options) { o.dataDir = dir } }
 type Server struct {
 	*Cluster
 
-	run  *instance
-	base Base
-}
+	run *instance
 
-// instance is the process of a cluster, with what is needed to start it again.
-type instance struct {
-	options options
-	dir     string
-	child   *Child
+	mu    sync.Mutex
+	forks *forks // of the last snapshot; nil: there is none
 }
 
 // Start runs a cluster and returns when everything is ready. The cluster ends with the
@@ -114,29 +105,22 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := &instance{options: o, dir: o.dataDir}
-	if run.dir == "" {
-		run.dir = filepath.Join(TempDir(t), "karve")
+	s := &Server{run: &instance{options: o, dir: o.dataDir}}
+	if s.run.dir == "" {
+		s.run.dir = clusterDir(t)
 	}
-	if err := run.launch("0"); err != nil {
+	if err := s.run.launch("0"); err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(nil, run)
 	t.Cleanup(func() {
-		s.base.End(t)
-		if err := run.Stop(); err != nil {
-			t.Errorf("%v; the server's log:\n%s", err, run.Log())
+		s.end(t)
+		if err := s.run.stop(); err != nil {
+			t.Errorf("%v; the server's log:\n%s", err, s.Log())
 		}
 	})
-	if s.Cluster, err = Connect(filepath.Join(run.dir, "admin.kubeconfig"), !o.apiOnly); err != nil {
+	if s.Cluster, err = connect(filepath.Join(s.run.dir, "admin.kubeconfig"), !o.apiOnly); err != nil {
 		t.Fatal(err)
 	}
-	return s
-}
-
-func newServer(cluster *Cluster, run *instance) *Server {
-	s := &Server{Cluster: cluster, run: run}
-	s.base.Take = func(ctx context.Context) (*Forks, error) { return NewForks(ctx, s.Cluster, run.dir, run.fork) }
 	return s
 }
 
@@ -148,8 +132,8 @@ func (s *Server) Restart(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.run.Stop(); err != nil {
-		t.Fatalf("%v; the server's log:\n%s", err, s.run.Log())
+	if err := s.run.stop(); err != nil {
+		t.Fatalf("%v; the server's log:\n%s", err, s.Log())
 	}
 	if err := s.run.launch(address.Port()); err != nil {
 		t.Fatal(err)
@@ -157,13 +141,21 @@ func (s *Server) Restart(t testing.TB) {
 }
 
 // Log returns what the server has logged since its last start.
-func (s *Server) Log() string { return s.run.Log() }
+func (s *Server) Log() string { return s.run.log.String() }
 
 // Snapshot takes a snapshot of the cluster as it is now, with which [Server.Fork] begins.
 // It waits a few seconds at most for the cluster to come to rest.
 func (s *Server) Snapshot(t testing.TB) {
 	t.Helper()
-	s.base.Snapshot(t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.endForks()
+	if err == nil {
+		s.forks, err = newForks(t.Context(), s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Fork returns another cluster with the same objects, certificates and kinds as this one
@@ -176,39 +168,40 @@ func (s *Server) Snapshot(t testing.TB) {
 // This cluster must still run. So tests that use forks are subtests of its test.
 func (s *Server) Fork(t testing.TB) *Server {
 	t.Helper()
-	run, cluster := s.base.Fork(t)
-	fork := newServer(cluster, run.(*instance))
-	t.Cleanup(func() { fork.base.End(t) })
+	var err error
+	s.mu.Lock()
+	if s.forks == nil {
+		s.forks, err = newForks(t.Context(), s)
+	}
+	forks := s.forks
+	s.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := forks.take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { forks.give(one) })
+	fork := &Server{Cluster: one.Cluster, run: one.run}
+	t.Cleanup(func() { fork.end(t) })
 	return fork
 }
 
-// fork starts another cluster with the options of this one.
-func (i *instance) fork(snapshot, dir string) (Instance, error) {
-	other := &instance{options: i.options, dir: dir}
-	return other, other.launch("0", "--fork-from", snapshot)
+// end ends the forks that no test has. The test fails if one of them did not end cleanly.
+func (s *Server) end(t testing.TB) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.endForks(); err != nil {
+		t.Errorf("forks: %v", err)
+	}
 }
 
-// readyLine begins what karve prints when everything is ready.
-var readyLine = regexp.MustCompile(`(?m)^karve is ready after .*\n`)
-
-// launch starts the process and waits until it is ready.
-func (i *instance) launch(port string, more ...string) error {
-	// Commits are not synced. They survive the end of the process, which is enough here.
-	args := []string{"server", "--config", os.DevNull, "--data-dir", i.dir, "--stop-with-stdin", "--settle-after", "10s",
-		"--bind-address", "127.0.0.1", "--insecure-port", "0",
-		"--datastore-endpoint", "sqlite://" + (&url.URL{Path: i.dir}).EscapedPath() + "?durability=relaxed"}
-	if i.options.apiOnly {
-		args = append(args, "--no-controllers", "--disable-scheduler", "--disable-admission-plugins", "ServiceAccount")
+func (s *Server) endForks() error {
+	if s.forks == nil {
+		return nil
 	}
-	args = slices.Concat(args, i.options.args, more, []string{"--secure-port", port})
-	child, err := StartChild(exec.Command(i.options.binary, args...), readyLine)
-	if err == nil {
-		i.child = child
-	}
-	return err
+	defer func() { s.forks = nil }()
+	return s.forks.close()
 }
-
-// DataDir, Log and Stop make it an Instance.
-func (i *instance) DataDir() string { return i.dir }
-func (i *instance) Log() string     { return i.child.Log() }
-func (i *instance) Stop() error     { return i.child.Stop() }

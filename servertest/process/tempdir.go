@@ -71,10 +71,9 @@ func mountedBelow(dir string) bool {
 	return strings.Contains(string(mounts), " "+strings.NewReplacer(`\`, `\134`, " ", `\040`).Replace(dir)+"/")
 }
 
-// TempDir returns a new directory for the data of a cluster. It is removed when the test ends. If
-// the test is killed, the next test that starts a cluster removes it. This package and servertest
-// use it.
-func TempDir(t testing.TB) string {
+// clusterDir returns a new directory for the data of a cluster. It is removed when the test ends. If
+// the test is killed, the next test that starts a cluster removes it.
+func clusterDir(t testing.TB) string {
 	t.Helper()
 	d, err := newTempDir()
 	if err != nil {
@@ -85,5 +84,5 @@ func TempDir(t testing.TB) string {
 			t.Errorf("remove the directory of a cluster: %v", err)
 		}
 	})
-	return d.path
+	return filepath.Join(d.path, "karve")
 }

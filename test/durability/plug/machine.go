@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/karve-k8s/karve/servertest/process"
+	"github.com/karve-k8s/karve/servertest/process/child"
 )
 
 // port leads to karve's secure listener, on 127.0.0.1.
@@ -106,7 +106,7 @@ func (m *machine) up() error {
 }
 
 // console is what the machine prints.
-type console struct{ process.Text }
+type console struct{ child.Text }
 
 func (c *console) String() string { return strings.ReplaceAll(c.Text.String(), "\r", "") }
 

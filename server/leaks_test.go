@@ -1,4 +1,4 @@
-package servertest
+package server_test
 
 import (
 	"fmt"
@@ -13,15 +13,14 @@ import (
 // leakLimit is how long goroutines may take to end.
 const leakLimit = 10 * time.Second
 
-// Leaks returns nil when nothing of Karve's runs in this process any more and no file below
+// leaks returns nil when nothing of Karve's runs in this process any more and no file below
 // dir is open. It waits a few seconds for that. Upstream leaves goroutines of its own
-// behind; they hold nothing of Karve's. It is for tests that start control planes by other
-// means than [Start].
-func Leaks(dir string) error {
+// behind; they hold nothing of Karve's.
+func leaks(dir string) error {
 	for deadline := time.Now().Add(leakLimit); ; time.Sleep(10 * time.Millisecond) {
-		left := Goroutines()
+		left := karveGoroutines()
 		if len(left) == 0 {
-			return OpenFiles(dir)
+			return openFiles(dir)
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%d goroutines of the cluster are left, the first:\n%s", len(left), left[0])
@@ -29,8 +28,8 @@ func Leaks(dir string) error {
 	}
 }
 
-// Goroutines returns the stacks of those goroutines that are in a function of Karve's.
-func Goroutines() []string {
+// karveGoroutines returns the stacks of those goroutines that are in a function of Karve's.
+func karveGoroutines() []string {
 	stacks := make([]byte, 64<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	var ours []string
@@ -48,9 +47,9 @@ func Goroutines() []string {
 	return ours
 }
 
-// OpenFiles returns nil when this process has no file open below dir. Without /proc, it
+// openFiles returns nil when this process has no file open below dir. Without /proc, it
 // knows of none.
-func OpenFiles(dir string) error {
+func openFiles(dir string) error {
 	links, _ := filepath.Glob("/proc/self/fd/*")
 	for _, link := range links {
 		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, dir+string(filepath.Separator)) {
