@@ -8,11 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/karve-k8s/karve/servertest/process"
 )
 
 // Only the commit with the tag is signed, whatever version the environment names.
@@ -88,30 +85,6 @@ func TestReleaseMarksUntestedPlatforms(t *testing.T) {
 		if err != nil || strings.Contains(string(out), "UNTESTED") == tested || strings.Contains(string(out), "linux/amd64") {
 			t.Errorf("%s: %v, %s", platform, err, out)
 		}
-	}
-}
-
-// A Go test downloads the release of its module, and knows who signs it.
-func TestReleaseOfGoTests(t *testing.T) {
-	version, err := exec.CommandContext(t.Context(), "../scripts/version", "--release").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := strings.TrimSpace(string(version)); process.Version != want {
-		t.Errorf("servertest/process downloads %s, want %s, as internal/version has it", process.Version, want)
-	}
-	source, err := os.ReadFile("../servertest/process/fetch.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	install, err := os.ReadFile("../install.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key := regexp.MustCompile(`(?m)^var releaseKey = "(.+)"$`).FindSubmatch(source)
-	keys := regexp.MustCompile(`(?m)^release_keys='(.+)'$`).FindSubmatch(install)
-	if key == nil || keys == nil || !slices.Contains(strings.Fields(string(keys[1])), string(key[1])) {
-		t.Errorf("releaseKey of servertest/process/fetch.go, %s, is none of release_keys in install.sh, %s", key, keys)
 	}
 }
 

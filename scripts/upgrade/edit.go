@@ -15,10 +15,10 @@ import (
 )
 
 // repeating are the files that repeat the version of Kubernetes or that of its staging modules.
-var repeating = []string{"internal/version/version.go", "servertest/process/fetch.go", "test/bench/binaries.go", "CONTRIBUTING.md", "docs/recipes.md"}
+var repeating = []string{"internal/version/version.go", "test/bench/binaries.go", "CONTRIBUTING.md", "docs/recipes.md"}
 
-// releaseNumber is the number of Karve's release, alone or after the version of Kubernetes.
-var releaseNumber = regexp.MustCompile(`(?m)^(const Release = "|const Version = ".*\+karve\.)[0-9]+"$`)
+// releaseNumber is the number of Karve's release.
+var releaseNumber = regexp.MustCompile(`(?m)^(const Release = ")[0-9]+"$`)
 
 // edit names the new version in every go.mod and in the files that repeat it, where the number of Karve's
 // release begins at 1 again. It returns the directories of the modules, each after those that it requires.

@@ -3,7 +3,6 @@ module github.com/karve-k8s/karve/servertest/process
 go 1.26.0
 
 require (
-	aead.dev/minisign v0.3.0
 	github.com/gofrs/flock v0.13.1
 	github.com/karve-k8s/karve/control v0.0.0
 	k8s.io/api v0.37.2
@@ -40,7 +39,6 @@ require (
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/crypto v0.54.0 // indirect
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect

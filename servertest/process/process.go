@@ -9,22 +9,17 @@
 //		…
 //		namespace := cluster.Namespace(t)
 //
-// The machine needs only Go: [Program] downloads karve if there is none. The package is a
-// module of its own, with few dependencies beside client-go.
+// It runs the program that [Binary] or [BinaryVariable] names, or else karve in the PATH. The
+// package is a module of its own, with few dependencies beside client-go.
 package process
 
 import (
 	"net/url"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
 )
-
-// BinaryVariable is the variable that names the karve program of all clusters without [Binary]:
-// see [Program].
-const BinaryVariable = "KARVE_BINARY"
 
 // Option changes how a cluster is started.
 type Option func(*options)
@@ -36,7 +31,7 @@ type options struct {
 	args    []string
 }
 
-// Binary is the path of the karve program, in the place of the one that [Program] finds.
+// Binary is the karve program, as a path or as a name in the PATH.
 func Binary(path string) Option { return func(o *options) { o.binary = path } }
 
 // APIOnly leaves out the controllers and the scheduler, and the admission of service
@@ -97,12 +92,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 		opt(&o)
 	}
 	var err error
-	if o.binary == "" {
-		o.binary, err = Program(t.Context())
-	} else {
-		o.binary, err = exec.LookPath(o.binary)
-	}
-	if err != nil {
+	if o.binary, err = program(o.binary); err != nil {
 		t.Fatal(err)
 	}
 	s := &Server{run: &instance{options: o, dir: o.dataDir}}

@@ -163,23 +163,38 @@ func TestAStartThatFails(t *testing.T) {
 		{"--secure-prot=1", "did you mean --secure-port?"},
 		{"--feature-gates=NoSuchGate=true", "NoSuchGate"},
 	} {
-		f := &fatal{TB: t}
-		func() {
-			defer func() { recover() }()
-			process.Start(f, process.Args(test.options))
-		}()
-		if !strings.Contains(f.said, test.want) {
-			t.Errorf("%s: %q, want the server's own words: %q", test.options, f.said, test.want)
+		if said := startFails(t, process.Args(test.options)); !strings.Contains(said, test.want) {
+			t.Errorf("%s: %q, want the server's own words: %q", test.options, said, test.want)
 		}
 	}
+}
+
+// Without a program, the failure says what to do.
+func TestNoProgram(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for _, test := range []struct {
+		variable, want string
+		options        []process.Option
+	}{
+		{variable: "", want: "sh karve-install.sh binary"},
+		{variable: "/no/such/karve", want: "KARVE_BINARY: "},
+		{variable: "/bin/sh", options: []process.Option{process.Binary("/no/such/option")}, want: "/no/such/option"},
+	} {
+		t.Setenv(process.BinaryVariable, test.variable)
+		if said := startFails(t, test.options...); !strings.Contains(said, test.want) {
+			t.Errorf("%q, want %q in it", said, test.want)
+		}
+	}
+}
+
+// startFails starts a cluster that does not start, and returns what its test says.
+func startFails(t *testing.T, options ...process.Option) string {
 	f := &fatal{TB: t}
 	func() {
 		defer func() { recover() }()
-		process.Start(f, process.Binary("/no/such/karve"))
+		process.Start(f, options...)
 	}()
-	if !strings.Contains(f.said, "/no/such/karve") {
-		t.Errorf("%q names no program", f.said)
-	}
+	return f.said
 }
 
 // childTest is a test process that starts a cluster and hangs until it is killed.

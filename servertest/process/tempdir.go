@@ -49,7 +49,7 @@ func sweep(above string) {
 	found, _ := filepath.Glob(filepath.Join(above, tempPrefix+"*")) // the pattern is valid
 	for _, path := range found {
 		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() || onlyMine(path) != nil || mountedBelow(path) {
+		if err != nil || !info.IsDir() || !mine(info) || mountedBelow(path) {
 			continue
 		}
 		if inside, _ := os.ReadDir(path); len(inside) < 2 && time.Since(info.ModTime()) < tempLeast {
