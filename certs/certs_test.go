@@ -18,8 +18,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 var today = time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC)
@@ -291,11 +289,11 @@ func TestEnsureMakesEverything(t *testing.T) {
 		if info.IsDir() {
 			want = dirMode
 		}
-		if !filemode.Is(info, want) {
+		if info.Mode().Perm() != want {
 			t.Errorf("%s has mode %v, want %v", n, info.Mode().Perm(), want)
 		}
 	}
-	if info, _ := os.Stat(filepath.Dir(b.Dir)); !filemode.Is(info, dirMode) {
+	if info, _ := os.Stat(filepath.Dir(b.Dir)); info.Mode().Perm() != dirMode {
 		t.Errorf("the data directory has mode %v", info.Mode().Perm())
 	}
 	if !strings.HasPrefix(b.files(t)["service-account.key"], "-----BEGIN EC PRIVATE KEY-----") {

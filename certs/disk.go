@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/destination"
@@ -42,7 +41,7 @@ func replace(w atomicfile.Writer, path string, data []byte, mode fs.FileMode) (b
 			return false, fmt.Errorf("write %s: it is not a regular file", path)
 		}
 		have, err := os.ReadFile(to)
-		if err == nil && bytes.Equal(have, data) && (info.Mode().Perm() == mode || runtime.GOOS == "windows") {
+		if err == nil && bytes.Equal(have, data) && info.Mode().Perm() == mode {
 			return false, nil
 		}
 		f.Owner = info

@@ -9,8 +9,6 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func mustLoad(t *testing.T, path string) *clientcmdapi.Config {
@@ -41,7 +39,7 @@ func TestWriteKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700, filepath.Join(dir, "new"): 0o700} {
-		if info, err := os.Stat(p); err != nil || !filemode.Is(info, want) {
+		if info, err := os.Stat(p); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want %v", p, info.Mode(), err, want)
 		}
 	}
@@ -71,7 +69,7 @@ func TestWriteKubeconfig(t *testing.T) {
 	if err := errors.Join(os.Chmod(path, 0o644), WriteKubeconfig(path, k)); err != nil {
 		t.Fatal(err)
 	}
-	if info, _ := os.Stat(path); !filemode.Is(info, 0o600) {
+	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
 	}
 
@@ -167,7 +165,7 @@ func TestMergeKubeconfig(t *testing.T) {
 		if want := (MergeResult{Path: dst, Context: "karve", Changed: true, Current: true}); err != nil || got != want {
 			t.Fatalf("%+v, %v, want %+v", got, err, want)
 		}
-		if info, _ := os.Stat(dst); !filemode.Is(info, 0o600) {
+		if info, _ := os.Stat(dst); info.Mode().Perm() != 0o600 {
 			t.Errorf("mode %v", info.Mode())
 		}
 		rest, err := clientcmd.BuildConfigFromFlags("", dst)
@@ -192,7 +190,7 @@ func TestMergeKubeconfig(t *testing.T) {
 		if to, _ := os.Readlink(dst); to != "real" {
 			t.Errorf("the link is now %q", to)
 		}
-		if info, _ := os.Stat(real); !filemode.Is(info, 0o600) {
+		if info, _ := os.Stat(real); info.Mode().Perm() != 0o600 {
 			t.Errorf("mode %v: others can read the administrator's key", info.Mode())
 		}
 		after := mustLoad(t, real)
@@ -214,7 +212,7 @@ func TestMergeKubeconfig(t *testing.T) {
 		if got, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), MergeOptions{Name: "boat"}); err != nil || got.Changed || !got.Closed {
 			t.Errorf("a second merge: %+v, %v", got, err)
 		}
-		if info, _ := os.Stat(real); !filemode.Is(info, 0o600) {
+		if info, _ := os.Stat(real); info.Mode().Perm() != 0o600 {
 			t.Errorf("mode %v after a second merge", info.Mode())
 		}
 		after = mustLoad(t, real)

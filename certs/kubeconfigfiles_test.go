@@ -11,8 +11,6 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func TestKubeconfigFiles(t *testing.T) {
@@ -42,7 +40,7 @@ func TestKubeconfigFiles(t *testing.T) {
 	}
 	renew("both are there", files.Path, files.Copy)
 	for path, want := range map[string]os.FileMode{files.Copy: files.CopyMode, notePath(files.Path): 0o600} {
-		if info, err := os.Stat(path); err != nil || !filemode.Is(info, want) {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want mode %v", path, info, err, want)
 		}
 	}
@@ -104,7 +102,7 @@ func TestAddedEntriesStay(t *testing.T) {
 			if config.AuthInfos["prod"] == nil || config.AuthInfos["prod"].Token != "precious" || config.Contexts["prod"] == nil || config.Clusters["prod"] == nil {
 				t.Errorf("%s: %s has lost what was added", when, path)
 			}
-			if info, err := os.Stat(path); err != nil || !filemode.Is(info, 0o600) {
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%s: mode %v of %s: others can read what was added (%v)", when, info.Mode(), path, err)
 			}
 		}

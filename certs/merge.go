@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -146,9 +145,7 @@ func planMerge(to string, one *clientcmdapi.Config, opts MergeOptions) (mergePla
 		into.CurrentContext = name
 	}
 	plan.Current = into.CurrentContext == name
-	if runtime.GOOS != "windows" {
-		plan.needed, plan.Closed = file.mode != plan.mode, file.mode&^plan.mode&0o077 != 0
-	}
+	plan.needed, plan.Closed = file.mode != plan.mode, file.mode&^plan.mode&0o077 != 0
 	plan.data, plan.Changed, err = file.encode()
 	plan.needed = plan.needed || plan.Changed
 	return plan, err

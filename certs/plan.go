@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -83,7 +82,7 @@ func (p *plan) note(n Name, warning bool, format string, args ...any) {
 }
 
 func (p *plan) warnReadable(c *pair) {
-	if c.key != nil && c.keyMode&0o004 != 0 && runtime.GOOS != "windows" {
+	if c.key != nil && c.keyMode&0o004 != 0 {
 		p.note(c.name, true, "every user of this machine can read %s: chmod 600 it", c.keyFile)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -235,9 +234,6 @@ func withKubectl(name, bin string) (path string, env []string, err error) {
 		return "", nil, err
 	}
 	kubectl := filepath.Join(bin, "kubectl")
-	if runtime.GOOS == "windows" {
-		kubectl += ".exe"
-	}
 	if _, missing := exec.LookPath("kubectl"); missing != nil {
 		if err := os.Mkdir(bin, 0o700); err != nil {
 			return "", nil, err

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -86,7 +85,7 @@ func greet(w io.Writer, info server.Info) {
 		client = "karve kubectl"
 	}
 	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nPage: %s\nNext:\n  %s; %s get namespaces\n",
-		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.Page(info.PageURL), output.SetVariable(runtime.GOOS, "KUBECONFIG", info.Kubeconfig), client)
+		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.Page(info.PageURL), "export KUBECONFIG="+shell.Quoted(info.Kubeconfig), client)
 }
 
 // leave prints what stays of a server that has stopped, and how to delete it if Karve alone has it.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -80,9 +79,6 @@ func holdingChild(dir, statement string) error {
 // file does not change.
 func TestStartWaitsForAnotherProgram(t *testing.T) {
 	t.Parallel()
-	if runtime.GOOS == "windows" {
-		t.Skip("other programs may have the database open here")
-	}
 	for _, statement := range []string{"BEGIN", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"} {
 		for _, clean := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, clean=%v", statement, clean), func(t *testing.T) {
@@ -138,9 +134,6 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 // engine creates no -shm file. This remains true after calls of the engine's own methods, and after
 // a start with the -shm file of a killed process.
 func TestNobodyElseUsesTheDatabase(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("other programs may have the database open here")
-	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, EngineFile+"-shm"), make([]byte, 32<<10), 0o600); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("KARVE_CRASH_DIR"); dir != "" {
 		if err := crashChild(dir, os.Getenv("KARVE_CRASH_MODE")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2) // 1 is that of a killed process on Windows
+			os.Exit(2)
 		}
 		os.Exit(0)
 	}
@@ -381,11 +380,7 @@ func journal(t *testing.T, dir, mode string, after time.Duration, wrapper []stri
 		}
 		line(fields)
 	})
-	killed := -1
-	if runtime.GOOS == "windows" {
-		killed = 1
-	}
-	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != killed {
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != -1 {
 		t.Fatalf("the child ended by itself: %v: %s", err, said)
 	}
 }

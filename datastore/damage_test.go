@@ -185,7 +185,6 @@ func TestMissingWALIsRefused(t *testing.T) {
 // Somebody puts another database in place by hand, and leaves the WAL of a killed server there. SQLite would copy that WAL into it.
 // A start refuses, reading refuses, and neither changes a file. Without the WAL, the database is whole.
 func TestForeignWALIsRefused(t *testing.T) {
-	needsSeal(t)
 	for name, other := range map[string]func(t *testing.T, from string) string{
 		"a backup": func(t *testing.T, from string) string {
 			to := filepath.Join(t.TempDir(), EngineFile)

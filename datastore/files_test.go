@@ -3,20 +3,14 @@ package datastore
 import (
 	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func TestFilesAreForTheOwnerOnly(t *testing.T) {
 	// The name has characters with a meaning in URLs and globs.
 	name := "a b?c#d%20e&f"
-	if runtime.GOOS == "windows" {
-		name = strings.ReplaceAll(name, "?", "") // no name has one there
-	}
 	dir := filepath.Join(t.TempDir(), name)
 	lock, err := directory.Acquire(dir)
 	if err != nil {
@@ -37,7 +31,7 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !filemode.Is(info, want) {
+		if info.Mode().Perm() != want {
 			t.Errorf("%q: mode %o, want %o", name, info.Mode().Perm(), want)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -32,13 +31,6 @@ func foreign(t *testing.T, dir, statement string) {
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func needsSeal(t *testing.T) {
-	t.Helper()
-	if runtime.GOOS == "windows" {
-		t.Skip("other programs can checkpoint the WAL of a running engine here: there is no seal")
 	}
 }
 
@@ -67,7 +59,6 @@ func waitSealed(t *testing.T, e *Engine) {
 // After a kill, another program checkpoints the whole WAL. Nothing is missing, and a start accepts the database. The test covers every kind of checkpoint, both modes, and several sizes.
 func TestWALCopiedByAnotherProgram(t *testing.T) {
 	t.Parallel()
-	needsSeal(t)
 	for name, how := range map[string]func(t *testing.T, dir string){
 		"looked into":  func(t *testing.T, dir string) { foreign(t, dir, "SELECT count(*) FROM log") },
 		"truncated":    func(t *testing.T, dir string) { truncateWAL(t, dir) },
@@ -209,7 +200,6 @@ func newestOf(t *testing.T, dir string) string {
 // WAL goes missing. The database has a mark of that, and a start refuses it.
 func TestOwnFileWithoutItsWALIsRefused(t *testing.T) {
 	t.Parallel()
-	needsSeal(t)
 	for _, mode := range []Durability{Full, Relaxed} {
 		t.Run(mode.String(), func(t *testing.T) {
 			dir := t.TempDir()
@@ -248,7 +238,6 @@ func TestOwnFileWithoutItsWALIsRefused(t *testing.T) {
 // On a full disk, a checkpoint may copy "sealed" back and then fail. "open" then has to reach the
 // database before the next commit.
 func TestCheckpointOnAFullDiskLeavesTheFileOpen(t *testing.T) {
-	needsSeal(t)
 	// The commit of "open" finds no room. After the WAL has been copied back as it is, the
 	// second attempt finds none either, or the copy that would bring "open" into the file.
 	for fails, nth := range map[string]int32{"state": 1, "checkpoint": 2} {

@@ -116,7 +116,7 @@ func place(target, path string, duplicate bool) error {
 	}
 	return directory.Place(path, true, func(temp *directory.TempDir) error {
 		if !duplicate {
-			// A symbolic link follows an upgrade. On Windows, not every user may make one.
+			// A symbolic link follows an upgrade. Some file systems have none.
 			if os.Symlink(target, temp.File()) == nil || os.Link(file, temp.File()) == nil {
 				return nil
 			}

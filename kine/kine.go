@@ -85,7 +85,7 @@ func ServeAPI(ctx context.Context, e *datastore.Engine, api *etcdapi.Server, pro
 	}
 	var listener *socket.Listener
 	if dir != "" {
-		if listener, err = socket.Listen(dir, "kine.sock"); err != nil && !errors.Is(err, socket.ErrMissing) {
+		if listener, err = socket.Listen(dir, "kine.sock"); err != nil {
 			s.local.Close()
 			return nil, fmt.Errorf("etcd API: %w", err)
 		}

@@ -13,15 +13,13 @@ import (
 
 // listenLocally listens on the socket for users of this machine. With --socket-group, other users than root and the
 // server's have to reach it: they may connect to the socket, and pass through the data directory to what they can
-// name, but not list it. The listener is nil if this system has no unix sockets, or does not tell who connects.
+// name, but not list it. The listener is nil if this system does not tell who connects.
 func (s *controlPlane) listenLocally() (net.Listener, error) {
 	if !localusers.Known {
 		return nil, nil
 	}
 	l, err := socket.Listen(s.DataDir, control.APISocket)
-	if errors.Is(err, socket.ErrMissing) {
-		return nil, nil
-	} else if err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if len(s.socketGroups) == 0 {

@@ -9,19 +9,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/internal/filemode"
 	"github.com/karve-k8s/karve/snapshot"
 )
-
-// links says that a user can make symbolic links. Windows keeps them to administrators.
-const links = runtime.GOOS != "windows"
 
 // cluster is the part of a data directory that snapshots contain.
 func cluster(t *testing.T) string {
@@ -36,10 +31,8 @@ func cluster(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if links {
-		if err := os.Symlink("ca.crt", filepath.Join(certs, "link.crt")); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Symlink("ca.crt", filepath.Join(certs, "link.crt")); err != nil {
+		t.Fatal(err)
 	}
 	put(t, dir, "/registry/a", "1")
 	return dir
@@ -112,15 +105,13 @@ func wantCluster(t *testing.T, dir, storeDir string) {
 	for _, e := range entries {
 		text, err := os.ReadFile(filepath.Join(dir, "certs", e.Name()))
 		info, statErr := e.Info()
-		if err != nil || statErr != nil || !filemode.Is(info, 0o600) {
+		if err != nil || statErr != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v %v %v", e.Name(), info.Mode(), err, statErr)
 		}
 		got = append(got, e.Name()+" "+string(text))
 	}
 	want := []string{"ca.crt certificate", "ca.key key", "service-account.key accounts"}
-	if links {
-		want = slices.Insert(want, 2, "link.crt certificate")
-	}
+	want = slices.Insert(want, 2, "link.crt certificate")
 	if !slices.Equal(got, want) {
 		t.Errorf("certificates %q, want %q", got, want)
 	}
@@ -141,7 +132,7 @@ func wantFork(t *testing.T, dir, storeDir string) {
 func TestFork(t *testing.T) {
 	source := cluster(t)
 	file := made(t, source)
-	if info, err := os.Stat(file); err != nil || !filemode.Is(info, 0o600) {
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v: want mode 0600, as secrets are in it", info.Mode(), err)
 	}
 	before := listing(t, source)

@@ -103,16 +103,14 @@ func TestDirectory(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v (%v), want nothing but the file", left, err)
 	}
-	if runtime.GOOS != "windows" {
-		for _, c := range []struct {
-			mode os.FileMode
-			want Result
-		}{{0o711, OK}, {0o777, Warn}, {0o730, Warn}, {0o755, Warn}} {
-			if err := os.Chmod(dir, c.mode); err != nil {
-				t.Fatal(err)
-			}
-			want(t, checkDir("data directory", dir, 0), c.want, fmt.Sprintf("mode %04o", c.mode))
+	for _, c := range []struct {
+		mode os.FileMode
+		want Result
+	}{{0o711, OK}, {0o777, Warn}, {0o730, Warn}, {0o755, Warn}} {
+		if err := os.Chmod(dir, c.mode); err != nil {
+			t.Fatal(err)
 		}
+		want(t, checkDir("data directory", dir, 0), c.want, fmt.Sprintf("mode %04o", c.mode))
 	}
 	lock, err := directory.Acquire(dir)
 	if err != nil {

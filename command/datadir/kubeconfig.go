@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
@@ -112,7 +111,7 @@ func warnOfReaders(c *cli.Context) {
 	if !ok {
 		return
 	}
-	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode()&0o077 != 0 && runtime.GOOS != "windows" {
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode()&0o077 != 0 {
 		fmt.Fprintf(c.App.ErrWriter, "karve: warning: the kubeconfig has a private key, and the file of standard output has mode %04o: chmod 0600 it; with --into FILE, only its owner can read it\n", info.Mode().Perm())
 	}
 }

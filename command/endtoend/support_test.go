@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -24,7 +23,7 @@ func unpack(t *testing.T, path string) map[string]string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+	if info, err := f.Stat(); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%s: got mode %v (%v), want 0600", path, info.Mode(), err)
 	}
 	packed, err := gzip.NewReader(f)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,17 +67,4 @@ func settable(list []cli.Flag) []string {
 }
 
 // DefaultFile is the configuration file that is read if it exists. A file named by --config must exist.
-var DefaultFile = systemConfigFile()
-
-// systemConfigFile is /etc/karve/config.yaml. On Windows, where every user may create such a
-// directory, it is the user's own.
-func systemConfigFile() string {
-	if runtime.GOOS != "windows" {
-		return "/etc/karve/config.yaml"
-	}
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return "" // no %AppData%: there is none
-	}
-	return filepath.Join(dir, "karve", "config.yaml")
-}
+var DefaultFile = "/etc/karve/config.yaml"

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // Printable returns text as it is if a terminal shows all of it, and otherwise quoted, as a Go
@@ -16,13 +14,4 @@ func Printable(text string) string {
 		return strconv.Quote(text)
 	}
 	return text
-}
-
-// SetVariable returns the command by which the user's shell sets an environment variable. On Windows
-// that is PowerShell.
-func SetVariable(system, name, value string) string {
-	if system == "windows" {
-		return "$env:" + name + " = '" + strings.ReplaceAll(value, "'", "''") + "'"
-	}
-	return "export " + name + "=" + shell.Quoted(value)
 }

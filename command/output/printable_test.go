@@ -18,17 +18,3 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 }
-
-func TestSetVariable(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ system, value, want string }{
-		{"linux", "/data", "export A=/data"},
-		{"linux", "/it's", `export A='/it'\''s'`},
-		{"darwin", "/my data", "export A='/my data'"},
-		{"windows", `C:\Users\it's`, `$env:A = 'C:\Users\it''s'`},
-	} {
-		if got := SetVariable(c.system, "A", c.value); got != c.want {
-			t.Errorf("%s, %s: got %s, want %s", c.system, c.value, got, c.want)
-		}
-	}
-}

@@ -16,7 +16,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/enginetest"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
-	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 // sent makes an engine with history and leases, and answers what it sends as a backup.
@@ -62,7 +61,7 @@ func TestSentBackup(t *testing.T) {
 	if c.Revision != want.Revision || c.Keys != want.Keys || c.From != e.Path() || c.Bytes == 0 {
 		t.Errorf("got %+v, want the figures of %+v", c, want)
 	}
-	if info, err := os.Stat(received); err != nil || !filemode.Is(info, 0o600) {
+	if info, err := os.Stat(received); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want mode 600", info, err)
 	}
 	if a, b := rowsOf(t, received), rowsOf(t, written); a != b {

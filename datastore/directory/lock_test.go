@@ -96,7 +96,7 @@ func TestHolder(t *testing.T) {
 	if err := lock.Check(); err != nil {
 		t.Error(err)
 	}
-	if err := os.Rename(dir, dir+"2"); err != nil { // nothing can be renamed on Windows
+	if err := os.Rename(dir, dir+"2"); err != nil {
 		t.Skip(err)
 	}
 	if err := lock.Check(); err == nil || errors.Is(err, ErrReplaced) || !strings.Contains(err.Error(), dir) {

@@ -104,9 +104,6 @@ func (p *TempDir) Remove() error {
 	if p.lock != nil {
 		p.lock.Close()
 	}
-	if err != nil { // Windows does not remove open files
-		err = p.clear()
-	}
 	if p.held != nil {
 		p.held.Close()
 	}

@@ -17,7 +17,7 @@ func (f *File) Checkpoint(full, idle bool) error {
 		}
 	}
 	if f.wal < f.walTarget && !(full && f.wal >= f.walTarget/16) {
-		if idle && f.sealing && !f.sealed {
+		if idle && !f.sealed {
 			return f.seal()
 		}
 		return nil
@@ -55,25 +55,23 @@ func (f *File) WriteBack() error {
 // writeBackAlone is WriteBack for a caller that holds the gate. It calls release once readers
 // may begin.
 func (f *File) writeBackAlone(release func()) error {
-	if f.sealing {
-		err := f.setState(f.openState, nil)
-		if IsFull(err) {
-			// Not even a page can be appended. Once the WAL is copied back as it is, with
-			// the gate held, the commit of "open" restarts it in the space that it has.
-			// Until "open" is copied back too, the database itself may say "sealed".
-			f.mustOpen = true
-			if err = f.copyBack(); err == nil {
-				err = f.setState(f.openState, nil)
-			}
+	err := f.setState(f.openState, nil)
+	if IsFull(err) {
+		// Not even a page can be appended. Once the WAL is copied back as it is, with
+		// the gate held, the commit of "open" restarts it in the space that it has.
+		// Until "open" is copied back too, the database itself may say "sealed".
+		f.mustOpen = true
+		if err = f.copyBack(); err == nil {
+			err = f.setState(f.openState, nil)
 		}
-		if err != nil {
-			release()
-			return err
-		}
-		f.sealed = false
 	}
+	if err != nil {
+		release()
+		return err
+	}
+	f.sealed = false
 	release()
-	err := f.copyBack()
+	err = f.copyBack()
 	if err == nil {
 		f.mustOpen = false
 	}

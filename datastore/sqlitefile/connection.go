@@ -21,7 +21,7 @@ type Connection struct {
 }
 
 // The sync of a commit does not write the time of the WAL's last change, which would take a transaction of the file
-// system's journal. On macOS and Windows this returns an error, as SQLite has another way there.
+// system's journal. On macOS this returns an error, as SQLite has another way there.
 func init() { _, _ = sqlite.Fdatasync(true) }
 
 // Connect opens the database at path. query has the URI parameters of SQLite and of the driver
@@ -31,7 +31,7 @@ func Connect(path string, query url.Values) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	connector, err := sqlite.NewConnector(dataSource(filepath.ToSlash(full), query))
+	connector, err := sqlite.NewConnector(dataSource(full, query))
 	if err != nil {
 		return nil, err
 	}
@@ -42,11 +42,8 @@ func Connect(path string, query url.Values) (*Connection, error) {
 	return &Connection{Conn: c, path: path, stmts: map[string]driver.Stmt{}}, nil
 }
 
-// dataSource returns the URI of an absolute path with slashes.
+// dataSource returns the URI of an absolute path.
 func dataSource(path string, query url.Values) string {
-	if path[0] != '/' {
-		path = "/" + path // C:/… on Windows; SQLite removes the slash again
-	}
 	// It has an effect on macOS only, where fsync(2) leaves data in the disk's cache: SQLite
 	// then uses F_FULLFSYNC (https://sqlite.org/pragma.html#pragma_fullfsync).
 	all := url.Values{"_pragma": append([]string{"fullfsync(1)"}, query["_pragma"]...)}

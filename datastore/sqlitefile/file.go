@@ -56,7 +56,6 @@ type File struct {
 	closed    context.Context
 	endReads  context.CancelFunc // of closed
 
-	sealing   bool // no other program can checkpoint the WAL, so the states below are kept
 	sealed    bool // the newest commit says sealState
 	mustOpen  bool // the database itself may say sealState: it must say openState before the next commit
 	openState stopState
@@ -72,7 +71,7 @@ const readersMax = 4
 // Open opens the database at path, or makes it. It writes nothing to a file that it refuses with
 // [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy]. If relaxed, a commit is durable only after [File.Sync].
 func Open(path string, relaxed bool) (*File, error) {
-	f := &File{path: path, relaxed: relaxed, vfs: exclusiveVFS, sealing: exclusiveVFS != ""}
+	f := &File{path: path, relaxed: relaxed, vfs: exclusiveVFS}
 	f.openState, f.sealState = inUseStates(relaxed)
 	f.walTarget = walTargetFull
 	if relaxed {

@@ -52,7 +52,7 @@ func (f *File) transaction(pages int64, body func(*Connection) error) error {
 	if err := f.broken("begin"); err != nil {
 		return err
 	}
-	if !f.sealing || f.sealed {
+	if f.sealed {
 		return f.commitPages(pages, body)
 	}
 	err := f.commitPages(pages+metaPages, func(c *Connection) error {

@@ -10,7 +10,7 @@ import (
 )
 
 // Unnamed is a copy of a closed database, to be read, in a file that has no name as soon as it has content: nothing of it is left on the disk, however the
-// process ends. Windows alone keeps the name until Close. It is a [Source].
+// process ends. It is a [Source].
 type Unnamed struct {
 	path string
 	c    *Connection
@@ -36,7 +36,9 @@ func NewUnnamed(dir string, size int64, fill func(*os.File) error) (_ *Unnamed, 
 	if u.c, err = Connect(u.path, url.Values{"mode": {"ro"}, "immutable": {"1"}}); err != nil {
 		return nil, Explain(u.path, err)
 	}
-	_ = os.Remove(u.path) // an open file has its name on Windows
+	if err := os.Remove(u.path); err != nil {
+		return nil, err
+	}
 	if err := fill(f); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func ViewAny(path string, body func(c *Connection) error) error {
 			read = true
 			return body(c)
 		})
-		if err == nil || read || IsBusy(err) || lockless == "" || index >= indexRegion || inUse(path) {
+		if err == nil || read || IsBusy(err) || index >= indexRegion || inUse(path) {
 			return err
 		}
 		err = ViewLocked(path, body)
@@ -111,9 +111,6 @@ func (c *Connection) asOfNow(path string, body func() error) error {
 // ViewLocked is [ViewAny] for a caller that holds the lock of the directory. It reads the WAL too, but
 // takes no locks and makes no file beside the database, since there may be no space for one.
 func ViewLocked(path string, body func(c *Connection) error) error {
-	if lockless == "" {
-		return ViewAny(path, body)
-	}
 	if !HasWAL(path) {
 		return viewOnce(path, true, body)
 	}

@@ -90,7 +90,7 @@ func (w Writer) Write(files ...File) (err error) {
 	if err := w.syncAll(files, open); err != nil {
 		return err
 	}
-	for i, f := range files { // Windows cannot rename an open file
+	for i, f := range files {
 		if err := open[i].Close(); err != nil {
 			return fmt.Errorf("write %s: %w", f.Path, err)
 		}

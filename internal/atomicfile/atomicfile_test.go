@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func TestWriteReplacesWholeFilesWithTheExactMode(t *testing.T) {
@@ -26,7 +24,7 @@ func TestWriteReplacesWholeFilesWithTheExactMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !filemode.Is(info, mode) {
+		if info.Mode().Perm() != mode {
 			t.Errorf("mode %v, want %v", info.Mode(), mode)
 		}
 		if got, _ := os.ReadFile(path); string(got) != text {

@@ -51,7 +51,7 @@ func RenameNew(from, to string) error {
 }
 
 // SyncDir makes the names in dir durable: those of new files, of renamed and of removed ones.
-// Some file systems (FUSE, SMB) and Windows cannot sync a directory. That is no error, as it
+// Some file systems (FUSE, SMB) cannot sync a directory. That is no error, as it
 // is none to SQLite: there, the file system alone decides when a name is durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -58,7 +57,7 @@ func textFormatter(coloured bool) logrus.Formatter {
 // Colours reports whether w is a terminal that shows colours, and NO_COLOR (https://no-color.org) is not set.
 func Colours(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && runtime.GOOS != "windows" && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" &&
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" &&
 		term.IsTerminal(int(f.Fd()))
 }
 

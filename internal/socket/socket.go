@@ -17,9 +17,6 @@ import (
 	"github.com/karve-k8s/karve/control"
 )
 
-// ErrMissing means that this system has no unix sockets (Windows before 10 1803).
-var ErrMissing = errors.New("this system has no unix sockets")
-
 // Listener is a unix socket with mode 0600. Its Close removes that socket, and no other of its name.
 type Listener struct {
 	net.Listener
@@ -65,9 +62,6 @@ func Listen(dir, name string) (*Listener, error) {
 	}
 	if l.Listener, err = (&net.ListenConfig{Control: private}).Listen(context.Background(), "unix", l.path); err != nil {
 		l.remove()
-		if missing(err) {
-			return nil, fmt.Errorf("%w: %w", ErrMissing, err)
-		}
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	if u, ok := l.Listener.(*net.UnixListener); ok {

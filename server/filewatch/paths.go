@@ -23,8 +23,7 @@ func steps(file string) []string {
 	}
 	const root = string(filepath.Separator)
 	var all []string
-	volume := filepath.VolumeName(file) // of Windows
-	at, rest := volume+root, file[len(volume):]
+	at, rest := root, file
 	for range mostLinks {
 		name, after, target := "", "", ""
 		for {
@@ -40,8 +39,7 @@ func steps(file string) []string {
 			at, rest = next, after
 		}
 		if filepath.IsAbs(target) {
-			volume = filepath.VolumeName(target)
-			at, target = volume+root, target[len(volume):]
+			at = root
 		}
 		rest = target + root + after // not cleaned: what is before a .. may be a link
 	}

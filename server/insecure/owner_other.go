@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// OwnersKnown is true if this system reports which user opened a connection. Darwin and Windows
+// OwnersKnown is true if this system reports which user opened a connection. Darwin
 // have ways of their own to find out. Karve does not use them, because it is a developer's tool
 // there.
 const OwnersKnown = false

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -192,9 +191,6 @@ func TestScanFindsFilesAndKustomizations(t *testing.T) {
 
 // A change that keeps size and time is one, as in an image whose files all have one time.
 func TestScanSeesChangesThatKeepSizeAndTime(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there is no other time")
-	}
 	dir, old := t.TempDir(), time.Unix(1, 0)
 	place := func(name, text string) string {
 		t.Helper()
@@ -225,9 +221,6 @@ func TestScanSeesChangesThatKeepSizeAndTime(t *testing.T) {
 
 // A directory that cannot be read does not keep other files from being applied.
 func TestScanNamesAnUnreadableDirectory(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no modes")
-	}
 	dir := t.TempDir()
 	for _, name := range []string{"a.yaml", "closed/b.yaml", "made/kustomization.yaml", "made/closed/c.yaml"} {
 		write(t, dir, name, "")
@@ -250,9 +243,6 @@ func TestScanNamesAnUnreadableDirectory(t *testing.T) {
 
 // A mounted ConfigMap has links to a hidden directory, and a change replaces the link to that.
 func TestScanFollowsLinksOfAConfigMap(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("links need a privilege")
-	}
 	dir := t.TempDir()
 	link := func(to, name string) {
 		t.Helper()
@@ -288,9 +278,6 @@ func TestScanFollowsLinksOfAConfigMap(t *testing.T) {
 
 // What another user could change is refused: a file alone, and a directory with everything.
 func TestScanRefusesWhatOthersCanWrite(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no modes")
-	}
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", "")
 	write(t, dir, "..data/b.yaml", "")
@@ -376,15 +363,13 @@ func TestKustomizationIsRefused(t *testing.T) {
 	if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "outside of the kustomization's directory") {
 		t.Errorf("a base elsewhere: got %v", err)
 	}
-	if runtime.GOOS != "windows" { // the name of the file is another's
-		write(t, dir, "other.yaml", "resources: ['https://example.com/a.yaml']\n")
-		os.Remove(filepath.Join(dir, "kustomization.yaml"))
-		if err := os.Symlink("other.yaml", filepath.Join(dir, "kustomization.yaml")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "refused") {
-			t.Errorf("a link: got %v, want a refusal", err)
-		}
+	write(t, dir, "other.yaml", "resources: ['https://example.com/a.yaml']\n")
+	os.Remove(filepath.Join(dir, "kustomization.yaml"))
+	if err := os.Symlink("other.yaml", filepath.Join(dir, "kustomization.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a link: got %v, want a refusal", err)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"unicode"
@@ -58,7 +57,7 @@ func ReadToken(path string) (*Token, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return nil, fmt.Errorf("%s has mode %04o, so other users may read it: run chmod 0600 %s", path, mode, shell.Quoted(path))
 	}
 	if owner, ok := ownership.Of(info); ok && owner.UID != 0 && owner.UID != os.Geteuid() {

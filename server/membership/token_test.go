@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 )
@@ -51,10 +50,8 @@ func TestReadToken(t *testing.T) {
 		filepath.Join(dir, "none"):                     "karve cluster-token create " + filepath.Join(dir, "none"),
 		dir:                                            "not a regular file",
 	}
-	if runtime.GOOS != "windows" {
-		wrong[file(secret, 0o644)] = "chmod 0600 "
-		wrong[file(secret, 0o640)] = "has mode 0640"
-	}
+	wrong[file(secret, 0o644)] = "chmod 0600 "
+	wrong[file(secret, 0o640)] = "has mode 0640"
 	for path, want := range wrong {
 		_, err := ReadToken(path)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {

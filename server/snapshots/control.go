@@ -22,7 +22,6 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
-	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -83,24 +82,18 @@ type Control struct {
 	Options
 	Connection // set when Run starts
 
-	listen func(dataDir string) (*controlSocket, error)
-	one    sync.Mutex // one reset at a time
-	own    ownContents
+	one sync.Mutex // one reset at a time
+	own ownContents
 }
 
 // New returns the part. It listens in Run.
-func New(o Options) *Control { return &Control{Options: o, listen: listenControl} }
+func New(o Options) *Control { return &Control{Options: o} }
 
 // Run serves the socket until ctx ends. It returns when no request uses the engine any more.
 func (c *Control) Run(ctx context.Context, ready func()) error {
 	c.Connection = c.Connect()
-	server, err := c.listen(c.DataDir)
-	if errors.Is(err, socket.ErrMissing) {
-		c.Log.Warnf("%v, so there is no %s: stop the server before karve snapshot and karve reset", socket.ErrMissing, control.Socket)
-		ready() // the server works without the socket
-		<-ctx.Done()
-		return nil
-	} else if err != nil {
+	server, err := listenControl(c.DataDir)
+	if err != nil {
 		return err
 	}
 	defer server.stop()

@@ -43,8 +43,7 @@ type controlSocket struct {
 	running  sync.RWMutex // read-locked by each request
 }
 
-// listenControl creates the socket. The error is socket.ErrMissing on a system without unix
-// sockets.
+// listenControl creates the socket.
 func listenControl(dataDir string) (*controlSocket, error) {
 	listener, err := socket.Listen(dataDir, control.Socket)
 	if err != nil {

@@ -3,7 +3,6 @@ package snapshots
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,10 +11,7 @@ import (
 	"testing"
 	"time"
 
-	logtest "github.com/sirupsen/logrus/hooks/test"
-
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/internal/socket"
 )
 
 // A stop cancels requests, waits until their handlers have returned, whatever their
@@ -93,26 +89,5 @@ func TestControlSocketRefusesAfterStop(t *testing.T) {
 	s.mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
 	if called || answer.Code != http.StatusServiceUnavailable {
 		t.Errorf("got %d %q, called: %v", answer.Code, answer.Body, called)
-	}
-}
-
-// Without unix sockets, the part is ready, says what is missing, and ends with its context.
-func TestControlWithoutSockets(t *testing.T) {
-	log, said := logtest.NewNullLogger()
-	c := New(Options{DataDir: t.TempDir(), Log: log, Connect: func() Connection { return Connection{} }})
-	c.listen = func(string) (*controlSocket, error) { return nil, fmt.Errorf("control socket: %w", socket.ErrMissing) }
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	if err := c.Run(ctx, cancel); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(said.AllEntries()); n != 1 {
-		t.Fatalf("%d lines in the log, want 1", n)
-	}
-	line := said.LastEntry().Message
-	for _, want := range []string{socket.ErrMissing.Error(), control.Socket, "stop the server"} {
-		if !strings.Contains(line, want) {
-			t.Errorf("the log says %q, without %q", line, want)
-		}
 	}
 }

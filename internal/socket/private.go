@@ -1,10 +1,6 @@
-//go:build !windows
-
 package socket
 
 import "syscall"
-
-func missing(error) bool { return false }
 
 // private sets the mode of a socket before it has a name, so that nobody else connects before Listen's chmod, whatever the umask
 // and the mode of the directory are. Linux gives the name that mode; a system that does not set it leaves the chmod.

@@ -1,5 +1,3 @@
-//go:build unix
-
 package sqlitefile
 
 // exclusiveVFS is the VFS of SQLite that locks the whole database as long as this process has a
