@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -309,13 +308,13 @@ func (s *controlPlane) storageConfig() storage.Config {
 }
 
 func (s *controlPlane) snapshotsConnection() snapshots.Connection {
-	engine := s.storage.Connection().Engine
+	forget := func() {}
+	if s.controlling != nil {
+		forget = s.controlling.ForgetAbsentOwners
+	}
 	return snapshots.Connection{
-		Engine: engine, Ready: s.up.Load, Forget: s.forgetAbsent, Tunnels: s.tunnels.status, WasReset: s.joiningAgain,
-		Begun: s.awaitFirstWrites,
-		CaughtUp: func(ctx context.Context, done *datastore.ResetResult) error {
-			return s.awaitInformers(ctx, engine, done)
-		},
+		Engine: s.storage.Connection().Engine, Ready: s.up.Load, Tunnels: s.tunnels.status, WasReset: s.joiningAgain,
+		Begun: s.awaitFirstWrites, Forget: forget,
 	}
 }
 

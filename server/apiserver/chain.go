@@ -41,7 +41,6 @@ type configs struct {
 	aggregator *aggregatorserver.Config
 
 	informers sharedinformers.Lasting
-	stored    *prefixes
 	documents *openapi.Documents // nil: upstream's OpenAPI
 }
 
@@ -79,7 +78,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	}
 	s = &Server{config: c, informerName: completed.InformerName, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
 		addressTypes: completed.KubeletConfig.PreferredAddressTypes,
-		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.informers, endInformers: end, prefixes: cfg.stored,
+		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.informers, endInformers: end,
 		prepared: make(chan struct{})}
 	if s.interruptible, err = c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
@@ -141,7 +140,7 @@ func newConfigs(ctx, life context.Context, o options.CompletedOptions, own Confi
 	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
 	// which they would share.
 	generic.HealthzChecks, generic.ReadyzChecks = slices.Clip(generic.HealthzChecks), slices.Clip(generic.ReadyzChecks)
-	c := configs{informers: lasting, stored: &prefixes{of: map[string]schema.GroupResource{}}}
+	c := configs{informers: lasting}
 	if own.Deviations.On(deviations.OpenAPI) {
 		c.documents = openapi.NewDocuments(generic.OpenAPIConfig, generic.OpenAPIV3Config, enabled(utilfeature.DefaultMutableFeatureGate))
 	}
@@ -214,7 +213,7 @@ func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
 	custom := &c.extensions.ExtraConfig.CRDRESTOptionsGetter
 	servers := []*generic.RESTOptionsGetter{&c.kube.ControlPlane.Generic.RESTOptionsGetter, &c.extensions.GenericConfig.RESTOptionsGetter, custom,
 		&c.aggregator.GenericConfig.RESTOptionsGetter}
-	change := replacements.Storage{Switches: own.Deviations, SingleServer: own.SingleServer, WatchCacheSizes: watchCacheSizes, Stored: c.stored.add}
+	change := replacements.Storage{Switches: own.Deviations, SingleServer: own.SingleServer, WatchCacheSizes: watchCacheSizes}
 	return change.Change(custom, servers...)
 }
 
@@ -226,7 +225,6 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create apiextensions-apiserver: %w", err)
 	}
-	s.definitions = extensions.Informers
 	definitions := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	// A kube-apiserver of a test suite is alone on a datastore of Karve's.
 	alone := (s.config.SingleServer || s.config.Upstream != nil && s.config.Store != nil) && s.config.Deviations.On(deviations.SingleServer)
@@ -270,7 +268,6 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}
-	s.registrations = aggregator.APIRegistrationInformers
 	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer, aggregator.GenericAPIServer}
 	informers := []replacements.InformerFactory{s.informers, extensions.Informers, aggregator.APIRegistrationInformers}
 	if err := s.use(servers, informers); err != nil {

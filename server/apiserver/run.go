@@ -50,12 +50,10 @@ type Server struct {
 	addressTypes  []string // of nodes, the preferred one first
 	informerName  *cache.InformerName
 	early         *replacements.Early // nil: upstream's hook starts the informers
-	otherFactories
-	prefixes   *prefixes
-	stored     *runningCheck
-	requests   *replacements.OpenRequests // nil: upstream ends the streams
-	writes     *replacements.Writes       // nil: writes are not counted
-	unfiltered http.HandlerFunc
+	stored        *runningCheck
+	requests      *replacements.OpenRequests // nil: upstream ends the streams
+	writes        *replacements.Writes       // nil: writes are not counted
+	unfiltered    http.HandlerFunc
 
 	interruptible []string // post-start hooks that a stop may interrupt
 

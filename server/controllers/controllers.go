@@ -17,8 +17,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/controller-manager/pkg/clientbuilder"
 	controllerhealthz "k8s.io/controller-manager/pkg/healthz"
-	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	controllerconfig "k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
@@ -102,11 +101,10 @@ type run struct {
 	configured chan struct{} // closed once the following is set
 	shared     informers.SharedInformerFactory
 
-	started   chan struct{} // closed once the following are set, and the informers started
-	names     []string
-	collected informerfactory.InformerFactory // has custom resources, too; nil without garbage collection
-	mapper    meta.RESTMapper
-	graph     *garbagecollector.GraphBuilder // nil without garbage collection
+	started chan struct{} // closed once the following are set, and the informers started
+	names   []string
+	graph   *garbagecollector.GraphBuilder // nil without garbage collection
+	forget  sync.Once                      // of ForgetAbsentOwners
 
 	over chan struct{} // closed when the controllers have ended, and another run is the current one
 }
@@ -291,10 +289,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	for _, controller := range all {
 		now.names = append(now.names, controller.Name())
 	}
-	now.mapper = shared.RESTMapper
-	if shared.GraphBuilder != nil {
-		now.collected, now.graph = shared.ObjectOrMetadataInformerFactory, shared.GraphBuilder
-	}
+	now.graph = shared.GraphBuilder
 	close(now.started)
 	c.health.Set(nil, checks...)
 	ready()
@@ -389,4 +384,13 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(name))
 	}
 	return all, checks, nil
+}
+
+// healthChecks collects the checks that app.BuildControllers adds.
+type healthChecks []health.Checker
+
+func (c *healthChecks) AddHealthChecker(checks ...healthz.HealthChecker) {
+	for _, check := range checks {
+		*c = append(*c, check)
+	}
 }

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
@@ -71,9 +69,8 @@ type Controllers interface {
 
 // Scheduler is kube-scheduler, with no port.
 type Scheduler struct {
-	options   Options
-	health    health.Part
-	informers atomic.Pointer[informers.SharedInformerFactory] // nil until they have started
+	options Options
+	health  health.Part
 }
 
 // New returns a scheduler that has not started.
@@ -208,8 +205,6 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 		return fmt.Errorf("fill the scheduler's caches: %w", err)
 	}
 	begin.End()
-	s.informers.Store(&completed.InformerFactory)
-	defer s.informers.Store(nil)
 	s.health.Set(nil)
 	ready()
 	sched.Run(ctx)
@@ -288,25 +283,4 @@ func waitForHandlers(ctx context.Context, sched *scheduler.Scheduler) error {
 			return err
 		}
 	}
-}
-
-// Followers returns the informers of the scheduler that have to see changes.
-func (s *Scheduler) Followers() ([]sharedinformers.Informer, error) {
-	started := s.informers.Load()
-	if started == nil {
-		return nil, nil
-	}
-	all, err := sharedinformers.Started("scheduler", *started)
-	for i := range all {
-		// scheduler.NewInformerFactory watches only Pods that have not ended.
-		if all[i].Resource == corev1.Resource("pods") && !sharedinformers.IsShared(all[i].Informer) {
-			all[i].Keeps = hasNotEnded
-		}
-	}
-	return all, err
-}
-
-func hasNotEnded(object any) bool {
-	pod, ok := object.(*corev1.Pod)
-	return !ok || pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

@@ -61,14 +61,12 @@ type Connection struct {
 	Engine *datastore.Engine
 	// Ready reports whether every part of the control plane is ready.
 	Ready func() bool
-	// Forget makes controllers forget which objects they have found to be absent. A reset calls
-	// it first, while the controllers are paused.
-	Forget func()
 	// Begun returns when the controllers have written what they write to every cluster at their start. It
 	// may be nil.
 	Begun func(context.Context) error
-	// CaughtUp returns when the informers of this process have seen a reset.
-	CaughtUp func(context.Context, *datastore.ResetResult) error
+	// Forget makes the controllers forget which owners of objects are absent. A reset calls it when they have no
+	// work, because it may create such owners again.
+	Forget func()
 	// WasReset is called at the end of each reset, when nothing compares the cluster with the snapshot any
 	// more. What it changes is not reset again. It may be nil.
 	WasReset func()
@@ -249,7 +247,7 @@ func (c *Control) rest(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, restLimit)
 	defer cancel()
-	_ = waitQuiet(ctx, c.Engine, func() (bool, error) { return true, nil })
+	_ = awaitRest(ctx, c.Engine, func() (bool, error) { return true, nil })
 }
 
 // reset returns the cluster to a snapshot. It writes new revisions, so nothing restarts and no
@@ -264,7 +262,6 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	o := others{c.Forget, c.CaughtUp}
 	yes := func(name string) bool { return r.URL.Query().Get(name) == "true" }
 	if c.WasReset != nil && !yes(control.DryRun) {
 		defer c.WasReset() // after an error, some objects may have been reset
@@ -279,16 +276,13 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 		out = resultOf(*d)
 		out.Revision = c.Engine.Revision()
 	case yes(control.Settle):
-		if out, err = settle(r.Context(), c.Engine, to, o); err != nil {
+		if out, err = c.resetRunning(r.Context(), to, settleLimit); err != nil {
 			return err
 		}
 	default:
-		done, err := resetAtRest(r.Context(), c.Engine, to, o)
-		if err != nil {
+		if out, err = c.resetRunning(r.Context(), to, plainLimit); err != nil && !errors.Is(err, errNotSettled) {
 			return err
 		}
-		out = resultOf(done.Difference)
-		out.Revision, out.Rounds, out.Took = done.Revision, 1, done.Took
 	}
 	if out.Rounds > 0 {
 		c.Log.Infof("reset to a snapshot of revision %d: %d objects created again, %d changed back, %d deleted; the revision is now %d",

@@ -112,92 +112,76 @@ func protoField(message []byte, number protowire.Number) []byte {
 	return nil
 }
 
-// The time limits of a reset.
+// The limits of a reset. On an idle machine it takes milliseconds.
 const (
-	// workTime is how long a reset waits for work in progress to finish. catchUpLimit is how long
-	// informers may take to see the reset. On an idle machine both take milliseconds.
-	workTime     = 2 * time.Second
-	catchUpLimit = 10 * time.Second
-
-	// A settling reset is repeated until nothing has changed and all queues were empty for
-	// quietTime. Queues count as busy for busyTime at most, because they may belong to a stopped
-	// cluster of this process.
-	quietTime   = 40 * time.Millisecond
-	quietTick   = 4 * time.Millisecond
-	busyTime    = 400 * time.Millisecond
+	// The cluster is at rest when no queue has had work and nothing was written for quietTime.
+	quietTime = 40 * time.Millisecond
+	quietTick = 4 * time.Millisecond
+	// workLimit is how long queues may have work until a reset goes on without them: a busy cluster always
+	// has some, and so does a queue that was shut down with items in it.
+	workLimit = 400 * time.Millisecond
+	// How long a reset is repeated while others change the cluster again. A settling reset fails then; a plain one does not.
 	settleLimit = 10 * time.Second
+	plainLimit  = 2 * time.Second
 )
 
-// others are the calls by which a reset affects controllers and informers of the process.
-type others struct {
-	// forget is called before the reset, while the controllers are paused.
-	forget func()
-	// caughtUp returns when the informers have seen the reset.
-	caughtUp func(context.Context, *datastore.ResetResult) error
-}
+// errNotSettled means that others have changed the cluster since the last batch of a reset.
+var errNotSettled = errors.New("the cluster does not come to rest")
 
-// resetAtRest resets while the controllers are paused. A controller that saw a ReplicaSet come back
-// before its Pods would create other Pods. The workers continue when their informers have seen
-// every change. If the informers take too long, resetAtRest returns an error, although the reset is
-// complete.
-func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o others) (*datastore.ResetResult, error) {
-	defer queues.Hold()()
-	for began := time.Now(); queues.Working() && time.Since(began) < workTime; {
-		time.Sleep(time.Millisecond)
-	}
-	o.forget()
-	done, err := engine.Reset(ctx, to, resetOptions)
-	if err != nil || done.Len() == 0 {
-		return done, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, catchUpLimit)
-	defer cancel()
-	if err := o.caughtUp(ctx, done); err != nil {
-		return nil, fmt.Errorf("all objects were reset, at revision %d, but controllers may have changed some since: %w", done.Revision, err)
-	}
-	return done, nil
-}
-
-// settle repeats the reset until nothing changes any more.
-func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o others) (*control.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+// resetRunning waits until the controllers have no work, resets in one batch, and waits again. It stops no controller.
+// What controllers write because they see some of the changes earlier than others, they correct when they
+// see the rest. But not everything: a ConfigMap in a namespace that has just gone would stay. So if something
+// differs from the contents again, resetRunning repeats the batch, for limit at most. Then it
+// returns the result, and an error that wraps errNotSettled.
+func (c *Control) resetRunning(ctx context.Context, to *datastore.Dump, limit time.Duration) (*control.Result, error) {
+	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out := &control.Result{}
-	for last := out; ; {
-		r, err := resetAtRest(ctx, engine, to, o)
-		if err == nil {
-			last = resultOf(r.Difference)
-			out.Rounds++
-			out.Revision, out.Took = r.Revision, r.Took
-			if out.Rounds == 1 {
-				out.Missing, out.Changed, out.Surplus = last.Missing, last.Changed, last.Surplus
-			}
-			var quiet bool
-			if quiet, err = staysQuiet(ctx, engine, to); quiet {
-				return out, nil
-			}
-		}
+	for {
+		awaitWork(waiting)
+		c.Forget()
+		done, err := c.Engine.Reset(ctx, to, resetOptions)
 		if err != nil {
-			return nil, fmt.Errorf("not settled after %d rounds, in the last of which %d objects had changed (%s): %w", out.Rounds, last.Len(), strings.Join(last.Keys, ", "), err)
+			return nil, err
+		}
+		last := resultOf(done.Difference)
+		if out.Rounds == 0 {
+			*out = *last
+		}
+		out.Rounds++
+		out.Revision, out.Took = done.Revision, done.Took
+		quiet, err := staysQuiet(waiting, c.Engine, to)
+		switch {
+		case quiet || ctx.Err() != nil:
+			return out, ctx.Err()
+		case err != nil && waiting.Err() == nil:
+			return nil, err
+		case waiting.Err() != nil:
+			return out, fmt.Errorf("%w after %d rounds, in the last of which %d objects had changed (%s)", errNotSettled, out.Rounds, last.Len(), strings.Join(last.Keys, ", "))
 		}
 	}
 }
 
-// staysQuiet waits until nothing has changed for quietTime. It returns false if something differs
-// from the contents again.
-func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Dump) (bool, error) {
-	same := true
-	err := waitQuiet(ctx, engine, func() (bool, error) {
-		d, err := engine.Differs(to, resetOptions)
-		same = err == nil && d.Len() == 0
-		return same, err
-	})
-	return same, err
+// awaitWork waits until no queue has work.
+func awaitWork(ctx context.Context) {
+	for began := time.Now(); queues.Busy() && time.Since(began) < workLimit && ctx.Err() == nil; {
+		time.Sleep(time.Millisecond)
+	}
 }
 
-// waitQuiet waits until nothing has changed for quietTime. After each change it calls changed,
-// which reports whether to continue.
-func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bool, error)) error {
+// staysQuiet waits until the cluster is at rest. It returns false as soon as something differs from the contents again.
+func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Dump) (quiet bool, err error) {
+	quiet = true
+	err = awaitRest(ctx, engine, func() (bool, error) {
+		d, err := engine.Differs(to, resetOptions)
+		quiet = err == nil && d.Len() == 0
+		return quiet, err
+	})
+	return quiet && err == nil, err
+}
+
+// awaitRest waits until the cluster is at rest. After each write it calls written, which reports whether to continue.
+func awaitRest(ctx context.Context, engine *datastore.Engine, written func() (bool, error)) error {
 	tick := time.NewTicker(quietTick)
 	defer tick.Stop()
 	began := time.Now()
@@ -210,11 +194,11 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 		}
 		if now := engine.Revision(); now != revision {
 			revision, quiet = now, 0
-			if on, err := changed(); !on || err != nil {
+			if on, err := written(); !on || err != nil {
 				return err
 			}
 		}
-		if queues.Busy() && time.Since(began) < busyTime {
+		if queues.Busy() && time.Since(began) < workLimit {
 			quiet = 0
 			continue
 		}

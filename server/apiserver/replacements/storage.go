@@ -2,7 +2,6 @@ package replacements
 
 import (
 	"fmt"
-	"path"
 
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,8 +20,6 @@ type Storage struct {
 	SingleServer bool
 	// WatchCacheSizes is --watch-cache-sizes. A type that it names keeps its cache.
 	WatchCacheSizes []string
-	// Stored is called with the storage prefix of each resource.
-	Stored func(prefix string, resource schema.GroupResource)
 }
 
 // Change wraps servers, the REST options getters of the chain's servers. custom is one of
@@ -58,7 +55,6 @@ func (o restOptions) GetRESTOptions(resource schema.GroupResource, example apiru
 	if err != nil {
 		return options, err
 	}
-	o.Stored(path.Join("/", options.StorageConfig.Prefix, options.ResourcePrefix), resource)
 	switch {
 	case isUpstreamsCacher(options.Decorator) && o.uncached[resource], isUpstreamsUncached(options.Decorator) && o.On(deviations.Uncached):
 		options.Decorator = uncachedStorage

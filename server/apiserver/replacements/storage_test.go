@@ -67,7 +67,7 @@ func TestDecorators(t *testing.T) {
 	if !isUpstreamsUncached(generic.UndecoratedStorage) || isUpstreamsUncached(genericregistry.StorageWithCacher()) {
 		t.Error("upstream's storage without a cache is not recognised")
 	}
-	storage := Storage{Stored: func(string, schema.GroupResource) {}}
+	storage := Storage{}
 	getter := restOptions{upstreamsOptions("events#0"), storage, map[schema.GroupResource]bool{roles: true}, false}
 	for resource, want := range map[schema.GroupResource]generic.StorageDecorator{pods: alignedCacher, roles: uncachedStorage, events: uncachedStorage} {
 		theirs, err := getter.RESTOptionsGetter.GetRESTOptions(resource, nil)
@@ -88,7 +88,7 @@ func TestDecorators(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		switched := Storage{Switches: off, SingleServer: true, Stored: storage.Stored}
+		switched := Storage{Switches: off, SingleServer: true}
 		custom := getter.RESTOptionsGetter
 		if err := switched.Change(&custom, &custom); err != nil {
 			t.Fatal(err)
