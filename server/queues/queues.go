@@ -1,19 +1,15 @@
-// Package queues keeps the work queues of an idle process from waking it up. Importing the
-// package is enough.
+// Package queues counts the work of all work queues ([Busy]), and keeps the queues of an idle
+// process from waking it up. Importing the package is enough.
 //
 // Every named queue of client-go has a goroutine that wakes up twice a second and sets two
 // gauges: how long its workers have been busy (updateUnfinishedWorkLoop in k8s.io/client-go,
 // util/workqueue/queue.go). With ninety queues, these are half of the wake-ups of an idle
 // control plane. Here the goroutine ends when it first sets the gauges, and the gauges are
 // computed when a client asks for metrics. The other metrics of queues are upstream's.
-//
-// The package also counts the items in all queues, so that a reset can keep workers from
-// starting ([Hold]) and find out whether there is work ([Working], [Busy]).
 package queues
 
 import (
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +24,7 @@ import (
 
 // provider makes the metrics of all queues. Upstream's workqueue.SetProvider sets it only once,
 // and upstream calls it. unfinished and longest are the two gauges. When upstream renames one
-// of them, its goroutines are not ended, and TestNamesAreUpstreams fails.
+// of them, its goroutines are not ended, nothing is counted, and TestNamesAreUpstreams fails.
 var (
 	//go:linkname provider k8s.io/client-go/util/workqueue.globalMetricsProvider
 	provider workqueue.MetricsProvider
@@ -43,18 +39,16 @@ func init() {
 		return
 	}
 	endLoops.Store(true)
-	provider = resting{provider}
+	provider = queueMetrics{provider}
 }
 
-// computeWhenRead registers the two gauges anew. Upstream must have registered them, which it
-// does when it makes the metrics of the first queue.
-var computeWhenRead = sync.OnceFunc(func() {
-	registry := legacyregistry.Registerer()
-	for _, gauges := range []*metrics.GaugeVec{unfinished, longest} {
-		registry.Unregister(gauges)
-		registry.MustRegister(fresh{gauges})
-	}
-})
+// items is the number of items in all queues, including those that workers are working on.
+var items atomic.Int64
+
+// Busy reports whether a queue of this process has an item, or a worker is working on one. An item
+// that will be added later, after a failure or a delay, does not count. Items that were in a queue
+// when it was shut down count for ever.
+func Busy() bool { return items.Load() > 0 }
 
 // endLoops is whether the goroutines end.
 var endLoops atomic.Bool
@@ -63,33 +57,24 @@ var endLoops atomic.Bool
 // (the default), or leaves them as upstream has them.
 func EndLoops(end bool) { endLoops.Store(end) }
 
-// fresh computes the gauges when they are read.
-type fresh struct{ prometheus.Collector }
+// queueMetrics is upstream's provider, for queues whose items are counted and whose goroutine ends.
+type queueMetrics struct{ workqueue.MetricsProvider }
 
-func (f fresh) Collect(out chan<- prometheus.Metric) {
-	everything.setGauges()
-	f.Collector.Collect(out)
+func (p queueMetrics) NewDepthMetric(queue string) workqueue.GaugeMetric {
+	return depth{p.MetricsProvider.NewDepthMetric(queue), workOf(queue)}
 }
 
-// resting is upstream's provider, for queues without such a goroutine.
-type resting struct{ workqueue.MetricsProvider }
-
-func (p resting) NewDepthMetric(queue string) workqueue.GaugeMetric {
-	return depth{p.MetricsProvider.NewDepthMetric(queue), everything.of(queue)}
+func (p queueMetrics) NewWorkDurationMetric(queue string) workqueue.HistogramMetric {
+	return duration{p.MetricsProvider.NewWorkDurationMetric(queue), workOf(queue)}
 }
 
-func (p resting) NewWorkDurationMetric(queue string) workqueue.HistogramMetric {
-	return duration{p.MetricsProvider.NewWorkDurationMetric(queue), everything.of(queue)}
-}
-
-func (p resting) NewUnfinishedWorkSecondsMetric(queue string) workqueue.SettableGaugeMetric {
+func (p queueMetrics) NewUnfinishedWorkSecondsMetric(queue string) workqueue.SettableGaugeMetric {
 	gauge := p.MetricsProvider.NewUnfinishedWorkSecondsMetric(queue)
 	computeWhenRead()
 	return endLoop{gauge}
 }
 
-// depth counts the items that are added and those that workers take. A queue becomes shorter
-// only when a worker takes an item.
+// depth learns when an item is added, and when a worker takes one: only then a queue becomes shorter.
 type depth struct {
 	workqueue.GaugeMetric
 	work *work
@@ -97,16 +82,12 @@ type depth struct {
 
 func (d depth) Inc() {
 	d.GaugeMetric.Inc()
-	d.work.waiting.Add(1)
+	items.Add(1)
 }
 
 func (d depth) Dec() {
-	held.RLock() // see Hold
-	//lint:ignore SA2001 the lock protects nothing: the worker waits here during a Hold
-	held.RUnlock()
 	d.GaugeMetric.Dec()
 	d.work.begin(time.Now())
-	d.work.waiting.Add(-1)
 }
 
 // duration learns when a worker has finished an item.
@@ -118,38 +99,41 @@ type duration struct {
 func (d duration) Observe(seconds float64) {
 	d.HistogramMetric.Observe(seconds)
 	d.work.end(time.Now().Add(-time.Duration(seconds * float64(time.Second))))
+	items.Add(-1)
 }
 
-// endLoop is the gauge that a queue's goroutine sets first, which ends the goroutine. Goexit
+// endLoop is the gauge that only a queue's goroutine sets. Setting it ends that goroutine. Goexit
 // runs deferred calls: they release the queue's lock and its ticker, and a ShutDown that waits
 // for the goroutine continues.
 type endLoop struct{ workqueue.SettableGaugeMetric }
 
-// loopName is upstream's function in which the goroutine stays for its life.
-const loopName = ".updateUnfinishedWorkLoop"
-
 func (l endLoop) Set(seconds float64) {
 	l.SettableGaugeMetric.Set(seconds)
-	if !endLoops.Load() {
-		return
-	}
-	var callers [8]uintptr
-	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
-	for {
-		frame, more := frames.Next()
-		if strings.HasSuffix(frame.Function, loopName) {
-			runtime.Goexit()
-		}
-		if !more {
-			return // another goroutine
-		}
+	if endLoops.Load() {
+		runtime.Goexit()
 	}
 }
 
-// work is what the queues of one name have to do.
-type work struct {
-	waiting atomic.Int64 // items that no worker has taken yet
+// computeWhenRead registers the two gauges anew. Upstream must have registered them, which it
+// does when it makes the metrics of the first queue.
+var computeWhenRead = sync.OnceFunc(func() {
+	registry := legacyregistry.Registerer()
+	for _, gauges := range []*metrics.GaugeVec{unfinished, longest} {
+		registry.Unregister(gauges)
+		registry.MustRegister(computedGauges{gauges})
+	}
+})
 
+// computedGauges are computed when they are read.
+type computedGauges struct{ prometheus.Collector }
+
+func (g computedGauges) Collect(out chan<- prometheus.Metric) {
+	setGauges(time.Now())
+	g.Collector.Collect(out)
+}
+
+// work is what the workers of the queues of one name are working on: when they took each item.
+type work struct {
 	mu    sync.Mutex
 	since []time.Time
 }
@@ -160,7 +144,8 @@ func (w *work) begin(now time.Time) {
 	w.since = append(w.since, now)
 }
 
-// end removes the item whose start is nearest to began.
+// end removes the item that was taken at began, which upstream has measured with a clock reading of its own:
+// the nearest one.
 func (w *work) end(began time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,72 +174,20 @@ func (w *work) ages(now time.Time) (total, oldest time.Duration) {
 	return total, oldest
 }
 
-// works maps the names of queues to their work.
-type works struct {
-	mu     sync.Mutex
-	byName map[string]*work
-}
+// byName has the work of queues by their names.
+var byName sync.Map
 
-var everything = works{byName: map[string]*work{}}
-
-func (all *works) of(queue string) *work {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	w := all.byName[queue]
-	if w == nil {
-		w = &work{}
-		all.byName[queue] = w
-	}
-	return w
-}
-
-// held is locked while workers must not take items.
-var held sync.RWMutex
-
-// Hold keeps the workers of all queues of this process from taking items until release is
-// called. Call release soon, because adding to a queue waits for workers that wait. Informers
-// continue, so workers handle their next item with what is known by then. Hold does not wait
-// for work that is in progress: see [Working].
-func Hold() (release func()) {
-	held.Lock()
-	return held.Unlock
-}
-
-// Working reports whether a worker is working on an item.
-func Working() bool { return everything.some((*work).working) }
-
-// Busy reports whether a queue has an item, or a worker is working on one. An item that will be
-// added later, after a failure or a delay, does not count. Items that were in a queue when it
-// was shut down count for ever.
-func Busy() bool {
-	return everything.some(func(w *work) bool { return w.waiting.Load() > 0 || w.working() })
-}
-
-func (all *works) some(is func(*work) bool) bool {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for _, w := range all.byName {
-		if is(w) {
-			return true
-		}
-	}
-	return false
-}
-
-func (w *work) working() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.since) > 0
+func workOf(queue string) *work {
+	w, _ := byName.LoadOrStore(queue, &work{})
+	return w.(*work)
 }
 
 // setGauges sets both gauges of every queue.
-func (all *works) setGauges() {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	now := time.Now()
-	for queue, w := range all.byName {
-		total, oldest := w.ages(now)
-		unfinished.WithLabelValues(queue).Set(total.Seconds())
-		longest.WithLabelValues(queue).Set(oldest.Seconds())
-	}
+func setGauges(now time.Time) {
+	byName.Range(func(queue, w any) bool {
+		total, oldest := w.(*work).ages(now)
+		unfinished.WithLabelValues(queue.(string)).Set(total.Seconds())
+		longest.WithLabelValues(queue.(string)).Set(oldest.Seconds())
+		return true
+	})
 }

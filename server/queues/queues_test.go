@@ -26,7 +26,7 @@ func TestNamesAreUpstreams(t *testing.T) {
 // upstreams are the metrics of a queue that has upstream's provider and its goroutine.
 func upstreams(t *testing.T) workqueue.MetricsProvider {
 	t.Helper()
-	ours, ok := provider.(resting)
+	ours, ok := provider.(queueMetrics)
 	if !ok {
 		t.Fatalf("the provider is a %T, want ours", provider)
 	}
@@ -48,7 +48,7 @@ func loops(t *testing.T) int {
 	if err := pprof.Lookup("goroutine").WriteTo(&all, 2); err != nil {
 		t.Fatal(err)
 	}
-	return strings.Count(all.String(), loopName+"(")
+	return strings.Count(all.String(), ".updateUnfinishedWorkLoop(")
 }
 
 // isAge reports whether a metric is one of the two gauges.
@@ -180,7 +180,7 @@ func (p firstSet) Set(float64) { close(p.set) }
 // The goroutine releases its locks when it ends, so the queue works and can be shut down.
 func TestQueueShutsDownAfterItsGoroutineEnded(t *testing.T) {
 	first := firstSet{upstreams(t), make(chan struct{})}
-	q := queue(t, "down", resting{first})
+	q := queue(t, "down", queueMetrics{first})
 	<-first.set
 	eventually.Nil(t, "the goroutine ends", func() error {
 		if n := loops(t); n != 0 {
@@ -201,44 +201,35 @@ func TestQueueShutsDownAfterItsGoroutineEnded(t *testing.T) {
 	eventually.Receive(t, "the queue shuts down, and waits for no goroutine or lock", down)
 }
 
-// Another goroutine may set the gauge.
-func TestOnlyTheLoopEnds(t *testing.T) {
-	resting{upstreams(t)}.NewUnfinishedWorkSecondsMetric("set").Set(1)
-}
-
-// No worker takes an item during a Hold. Items that were added are taken afterwards.
-func TestHoldKeepsItemsInTheirQueues(t *testing.T) {
-	q := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Name: "held"})
-	defer q.ShutDown()
-	taken := make(chan string)
-	go func() {
-		for {
-			item, shutdown := q.Get()
-			if shutdown {
-				return
-			}
-			taken <- item
-			q.Done(item)
+// A queue has work until its last item is done, and not while none is due.
+func TestBusy(t *testing.T) {
+	q := queue(t, "busy", nil)
+	was := items.Load() // those of other tests
+	want := func(what string, more int64) {
+		t.Helper()
+		if got := items.Load() - was; got != more {
+			t.Errorf("%s: %d items are counted, want %d", what, got, more)
 		}
-	}()
-	release := Hold()
+	}
+	want("a new queue", 0)
+	q.AddAfter("later", time.Hour)
+	want("one item is not due", 0)
 	q.Add("a")
-	select {
-	case <-taken:
-		t.Error("a worker took an item during a Hold")
-	case <-time.After(50 * time.Millisecond):
-	}
+	q.Add("a")
+	q.Add("b")
+	want("two wait", 2)
+	first, _ := q.Get()
+	want("a worker has one of them", 2)
+	q.Add(first)
+	want("it is added again meanwhile", 3)
+	q.Done(first)
+	want("the worker has finished once", 2)
 	if !Busy() {
-		t.Error("a queue with an item in it is not busy")
+		t.Error("two items wait, and nothing is busy")
 	}
-	release()
-	if item := <-taken; item != "a" {
-		t.Errorf("the worker took %q", item)
+	for range 2 {
+		item, _ := q.Get()
+		q.Done(item)
 	}
-	eventually.True(t, "the queue has no work", func() bool {
-		return !everything.of("held").working() && everything.of("held").waiting.Load() == 0
-	})
-	if q.Len() != 0 {
-		t.Errorf("%d items are left", q.Len())
-	}
+	want("everything is done", 0)
 }
