@@ -1,5 +1,5 @@
 // Package control is the client of a running server's control socket, a unix socket in its
-// data directory that is open to the server's user and root. `karve snapshot`, `karve reset`,
+// data directory that is open to the server's user and root. `karve backup`, `karve reset`,
 // `karve datastore`, `karve manifests` and `karve status` use it.
 package control
 
@@ -32,8 +32,8 @@ var ErrMissing = errors.New("no server answers")
 
 // The requests that package server/snapshots answers.
 const (
-	SnapshotPath = "/snapshot" // GET: returns a snapshot file
-	ResetPath    = "/reset"    // POST: takes a snapshot file; an empty body means the one in the data directory
+	SnapshotPath = "/snapshot" // GET: returns a backup
+	ResetPath    = "/reset"    // POST: takes a backup; an empty body means the one in the data directory
 	DryRun       = "dry-run"   // ?dry-run=true: nothing is changed
 	Settle       = "settle"    // ?settle=true: waits until the cluster has come to rest
 )
@@ -44,7 +44,6 @@ const (
 	LookPath   = "/datastore/look"   // GET: an Info, in JSON
 	StatsPath  = "/datastore/stats"  // GET: a Stats, in JSON
 	VerifyPath = "/datastore/verify" // GET: a Verification, in JSON
-	BackupPath = "/datastore/backup" // GET: a stream for backup.Receive
 )
 
 // TunnelsPath asks for the SSH tunnels to nodes (GET): a list of Tunnel, in JSON. It is empty if the
@@ -214,7 +213,7 @@ func SocketPath(path string) (short string, release func(), err error) {
 // Close closes the connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Snapshot writes a snapshot of the cluster to w. The parameter is Settle.
+// Snapshot writes a backup of the cluster to w. After an error, what was written is incomplete. The parameter is Settle.
 func (c *Client) Snapshot(ctx context.Context, w io.Writer, parameters ...string) error {
 	answer, err := c.do(ctx, http.MethodGet, SnapshotPath, parameters, nil)
 	if err != nil {
@@ -336,7 +335,7 @@ func (c *Client) uses(header, file string) error {
 		filepath.Dir(c.path), ErrOther, its, file)
 }
 
-// Reset returns the cluster to a snapshot, or to the one in the data directory if from is
+// Reset returns the cluster to a backup, or to the one in the data directory if from is
 // nil. The parameters are DryRun and Settle.
 func (c *Client) Reset(ctx context.Context, from io.Reader, parameters ...string) (*Result, error) {
 	out := &Result{}

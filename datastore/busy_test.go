@@ -163,9 +163,6 @@ func TestNobodyElseUsesTheDatabase(t *testing.T) {
 	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil {
 		t.Error(err)
 	}
-	if err := backup.Send(t.Context(), e.Source(), io.Discard); err != nil {
-		t.Error(err)
-	}
 	refused("looked at")
 	if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
 		t.Error(err)

@@ -112,7 +112,7 @@ type Config struct {
 	//	http(s)://HOST:PORT,…                  the members of an etcd cluster
 	DatastoreEndpoint string
 
-	// ForkFrom is a file that `karve snapshot` wrote, or the data directory of a cluster, which
+	// ForkFrom is a file that `karve backup create` wrote, or the data directory of a cluster, which
 	// may be running. The new cluster starts with the objects, certificates and keys of that one.
 	// If DataDir is already a fork of it, ForkFrom changes nothing. Empty means no fork.
 	ForkFrom string

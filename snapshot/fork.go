@@ -124,13 +124,13 @@ func check(source string, to Target) (already *Origin, begun *mark, err error) {
 		return nil, nil, fmt.Errorf("%s is a part of the data directory, which the fork would replace: copy it elsewhere", source)
 	}
 	if !info.IsDir() {
-		return nil, begun, to.read(source, func(*Snapshot) error { return nil })
+		return nil, begun, WithSource(source, to.Open, func(*Snapshot) error { return nil })
 	}
 	if atomicfile.Same(source, dataDir) {
 		return nil, nil, fmt.Errorf("%s is the data directory itself", source)
 	}
 	if _, err := os.Stat(filepath.Join(source, datastore.EngineFile)); err != nil {
-		return nil, nil, fmt.Errorf("%w (a server that keeps its state elsewhere, or in memory, is forked by a file: karve snapshot --data-dir %s FILE)", err, source)
+		return nil, nil, fmt.Errorf("%w (a server that keeps its state elsewhere, or in memory, is forked by a file: karve backup create --data-dir %s FILE)", err, source)
 	}
 	return nil, begun, nil
 }
@@ -150,7 +150,7 @@ func alreadyOf(source, dataDir, taken string) (*Origin, error) {
 		return nil, err
 	}
 	if of.Source != "" && of.Source != path {
-		return nil, fmt.Errorf("%w: %s is a fork of %s already: leave --fork-from out; a fork of %s needs a data directory of its own (karve reset FILE goes back to another snapshot of the same cluster)",
+		return nil, fmt.Errorf("%w: %s is a fork of %s already: leave --fork-from out; a fork of %s needs a data directory of its own (karve reset FILE goes back to another backup of the same cluster)",
 			ErrOccupied, dataDir, of, source)
 	}
 	return of, nil
@@ -160,7 +160,7 @@ func alreadyOf(source, dataDir, taken string) (*Origin, error) {
 func (o *Origin) String() string {
 	source := o.Source
 	if source == "" {
-		source = "a snapshot"
+		source = "a backup"
 	}
 	return fmt.Sprintf("%s (of %s, revision %d)", source, o.Time.Format(time.RFC3339), o.Revision)
 }

@@ -136,21 +136,33 @@ func makeFork(ctx context.Context, begun *mark, to Target) (*Info, error) {
 	return info, err
 }
 
+// takeSnapshot copies a backup in a file, or makes one of the cluster in a data directory.
 func takeSnapshot(ctx context.Context, source, to string, open func() (io.ReadCloser, error)) error {
-	if open != nil {
-		return copyFrom(open, to)
+	if open == nil {
+		open = func() (io.ReadCloser, error) { return os.Open(source) }
+		from, err := os.Stat(source)
+		if err != nil {
+			return err
+		}
+		if from.IsDir() {
+			return Place(to, false, func(w io.Writer, scratch string) error {
+				asked, err := FromServer(ctx, source, "", w)
+				if err == nil && !asked {
+					_, err = Write(ctx, Source{DataDir: source, StoreDir: source}, scratch, w)
+				}
+				return err
+			})
+		}
 	}
-	from, err := os.Stat(source)
+	r, err := open()
 	if err != nil {
 		return err
 	}
-	if from.IsDir() {
-		return Place(to, false, func(w io.Writer, scratch string) error {
-			_, err := Write(ctx, Source{DataDir: source, StoreDir: source}, scratch, w)
-			return err
-		})
-	}
-	return copyFrom(func() (io.ReadCloser, error) { return os.Open(source) }, to)
+	defer r.Close()
+	return Place(to, false, func(w io.Writer, _ string) error { // shares blocks where the file system can
+		_, err := io.Copy(w, r)
+		return err
+	})
 }
 
 // writeSmall writes the files that are missing below a directory. It returns [ErrOccupied] for one with another content.
@@ -178,7 +190,7 @@ func missing(above string, files []file) (all []atomicfile.File, err error) {
 		case err != nil:
 			return nil, err
 		case !bytes.Equal(content, f.content):
-			return nil, fmt.Errorf("%w: %s, which is not that of the snapshot: move it away, or use a data directory of its own", ErrOccupied, path)
+			return nil, fmt.Errorf("%w: %s, which is not that of the backup: move it away, or use a data directory of its own", ErrOccupied, path)
 		}
 	}
 	return all, nil
@@ -218,16 +230,4 @@ func Contents(ctx context.Context, at Target) (*datastore.Dump, error) {
 		return contents.Continue(at.Drop, of.Starts-1)
 	})
 	return contents, err
-}
-
-func copyFrom(open func() (io.ReadCloser, error), to string) error {
-	r, err := open()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	return Place(to, false, func(w io.Writer, _ string) error { // shares blocks where the file system can
-		_, err := io.Copy(w, r)
-		return err
-	})
 }

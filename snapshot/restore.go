@@ -3,20 +3,15 @@ package snapshot
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/karve-k8s/karve/datastore/backup"
-	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
-	"github.com/karve-k8s/karve/internal/version"
 )
 
 // Beside ends the name of a user's file that Restore found changed and left alone.
@@ -46,7 +41,7 @@ func restore(ctx context.Context, source string, to Target, files func(*Snapshot
 		return nil, err
 	}
 	if begun == nil { // with a damaged one, nothing is begun that could never be finished
-		err := to.read(source, func(s *Snapshot) error {
+		err := WithSource(source, to.Open, func(s *Snapshot) error {
 			_, err := s.Verify(ctx, to.DataDir)
 			return errors.Join(err, s.checkManifests(to.DataDir))
 		})
@@ -59,7 +54,7 @@ func restore(ctx context.Context, source string, to Target, files func(*Snapshot
 	}
 	// The user's files come behind the mark, because one of them is the configuration with which a server could start, and
 	// before the end of the restore, because a directory that has a cluster is refused.
-	if err := to.read(source, files); err != nil {
+	if err := WithSource(source, to.Open, files); err != nil {
 		if begun == nil {
 			err = errors.Join(err, removeMark(to.DataDir))
 		}
@@ -112,59 +107,6 @@ func (s *Snapshot) FileContents() (all [][]byte) {
 		all = append(all, s.content(fmt.Sprintf("%s/%d", filesName, i)))
 	}
 	return all
-}
-
-// read calls body with the source.
-func (t Target) read(source string, body func(*Snapshot) error) error {
-	return WithSource(source, t.Open, body)
-}
-
-// WithSource is [WithFile] for a file that open opens, if it is not nil.
-func WithSource(source string, open func() (io.ReadCloser, error), body func(*Snapshot) error) error {
-	if open == nil {
-		return WithFile(source, body)
-	}
-	r, err := open()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	s, err := Read(r)
-	if err == nil {
-		err = body(s)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", source, err)
-	}
-	return nil
-}
-
-// MakeVerified makes a snapshot as the file of temp, and compares the file with what was written. [Write] has verified the
-// database, unless it is another release's. write writes the snapshot; scratch is a directory with space for a copy of the datastore.
-func MakeVerified(ctx context.Context, temp *directory.TempDir, write func(w io.Writer, scratch string) error) (*Info, error) {
-	written := sha256.New()
-	if err := Place(temp.File(), false, func(w io.Writer, _ string) error { return write(io.MultiWriter(w, written), temp.Dir()) }); err != nil {
-		return nil, err
-	}
-	f, err := os.Open(temp.File())
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if got, err := sum(f); err != nil {
-		return nil, err
-	} else if got != hex.EncodeToString(written.Sum(nil)) {
-		return nil, fmt.Errorf("%s: the disk returns something else than was written", f.Name())
-	}
-	var info Info
-	return &info, WithOpen(f, func(s *Snapshot) error {
-		info = s.Info
-		if s.Version == version.Full() {
-			return nil
-		}
-		_, err := s.Verify(ctx, temp.Dir())
-		return err
-	})
 }
 
 // Verify checks everything in a snapshot: the checksums, and each row of the database. scratch is a directory

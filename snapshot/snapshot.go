@@ -26,17 +26,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/datastore/sqlitefile"
-	"github.com/karve-k8s/karve/internal/version"
 )
 
 // The errors that callers can tell apart.
 var (
-	ErrNone     = errors.New("not a backup or snapshot of a cluster")
+	ErrNone     = errors.New("not a backup of a cluster")
 	ErrNewer    = errors.New("made by a newer release")
 	ErrExists   = backup.ErrExists
 	ErrOccupied = errors.New("there is a cluster already")
@@ -80,134 +77,10 @@ type UserFile struct {
 	Mode fs.FileMode `json:"mode"`
 }
 
-// Source is a cluster of which a snapshot is taken.
-type Source struct {
-	// DataDir has its certificates.
-	DataDir string
-	// Backup writes its datastore to a file that does not exist yet. If it is nil, the
-	// datastore is the database in StoreDir. While a server of DataDir uses it, Make asks
-	// that server.
-	Backup   func(ctx context.Context, to string) (*backup.Result, error)
-	StoreDir string
-	// Files are paths of files that belong to the cluster, but are not in DataDir. One that does not exist is
-	// left out.
-	Files []string
-	// ManifestsDir is the directory of manifests; empty means the one in DataDir. It may be missing.
-	ManifestsDir string
-}
-
-func (s Source) backup(ctx context.Context, to string) (*backup.Result, error) {
-	if s.Backup != nil {
-		return s.Backup(ctx, to)
-	}
-	path := filepath.Join(s.StoreDir, datastore.EngineFile)
-	made, err := backup.Write(ctx, sqlitefile.ClosedFile(path), to, backup.Options{})
-	if !errors.Is(err, sqlitefile.ErrBusy) {
-		return made, err
-	}
-	client := control.New(s.DataDir)
-	defer client.Close()
-	stream, asking := client.Get(ctx, control.BackupPath, path)
-	if asking != nil {
-		return nil, fmt.Errorf("%w: %w", err, asking)
-	}
-	defer stream.Close()
-	return backup.Receive(ctx, stream, path, to, backup.Options{})
-}
-
-// Place makes a file that write fills. scratch is a directory for temporary files. The file gets its name when
-// all of it is on the disk. When Place returns, the name is on the disk, too. If the process is killed, the next
-// snapshot beside the file removes what it leaves.
-func Place(to string, overwrite bool, write func(w io.Writer, scratch string) error) error {
-	to, err := filepath.Abs(to)
-	if err != nil {
-		return fmt.Errorf("make snapshot: %w", err)
-	}
-	if _, err := os.Lstat(to); err == nil && !overwrite {
-		return fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
-	}
-	err = directory.Place(to, overwrite, func(temp *directory.TempDir) error {
-		f, err := os.OpenFile(temp.File(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		err = write(f, temp.Dir())
-		if err == nil {
-			err = f.Sync()
-		}
-		return errors.Join(err, f.Close())
-	})
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
-	} else if err != nil {
-		return fmt.Errorf("make snapshot %s: %w", to, err)
-	}
-	return nil
-}
-
-// Write writes a snapshot, whose database it verifies. scratch is a directory with space for a copy of the datastore.
-func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info, error) {
-	temp, err := directory.NewTempDir(scratch)
-	if err != nil {
-		return nil, err
-	}
-	defer temp.Remove()
-	database := temp.File()
-	made, err := from.backup(ctx, database)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := verify(ctx, sqlitefile.ClosedFile(database), made.Revision); err != nil {
-		return nil, err
-	}
-	info := &Info{Format: format, Time: time.Now().UTC().Truncate(time.Second), Revision: made.Revision, Keys: made.Keys, Version: version.Full(), Sums: map[string]string{}}
-	if info.Fork, err = ForkOf(ctx, sqlitefile.ClosedFile(database)); err != nil {
-		return nil, err
-	}
-	files, err := from.small(info)
-	if err != nil {
-		return nil, err
-	}
-	f, err := os.Open(database)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info.Sums[datastore.EngineFile], err = sum(f); err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(info)
-	if err != nil {
-		return nil, err
-	}
-	archive := tar.NewWriter(w)
-	if err := add(archive, infoName, 0o600, int64(len(text)), info.Time, bytes.NewReader(text)); err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		if err := add(archive, f.name, f.mode, int64(len(f.content)), info.Time, bytes.NewReader(f.content)); err != nil {
-			return nil, err
-		}
-	}
-	size, err := f.Seek(0, io.SeekEnd)
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := add(archive, datastore.EngineFile, 0o600, size, info.Time, f); err != nil {
-		return nil, err
-	}
-	return info, archive.Close()
-}
-
-func add(archive *tar.Writer, name string, mode fs.FileMode, size int64, at time.Time, content io.Reader) error {
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: int64(mode), ModTime: at}); err != nil {
-		return err
-	}
-	_, err := io.Copy(archive, content)
-	return err
+type file struct {
+	name    string // in the archive
+	content []byte
+	mode    fs.FileMode
 }
 
 // sum returns the SHA-256 of a reader's contents.
@@ -215,88 +88,6 @@ func sum(r io.Reader) (string, error) {
 	h := sha256.New()
 	_, err := io.Copy(h, r)
 	return hex.EncodeToString(h.Sum(nil)), err
-}
-
-type file struct {
-	name    string // in the archive
-	content []byte
-	mode    fs.FileMode
-}
-
-// small returns all files but the database, and adds their checksums, and the user's files, to info.
-func (s Source) small(info *Info) ([]file, error) {
-	all, err := filesIn(s.DataDir, certsName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: no server has been started there", err)
-	} else if err != nil {
-		return nil, err
-	}
-	ssh, err := filesIn(s.DataDir, sshName)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	all = append(all, ssh...)
-	for _, path := range s.Files {
-		stat, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		content, err := readSmall(path)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, file{fmt.Sprintf("%s/%d", filesName, len(info.Files)), content, 0o600})
-		info.Files = append(info.Files, UserFile{path, stat.Mode().Perm()})
-	}
-	dir, elsewhere, err := s.manifestsDir()
-	if err != nil {
-		return nil, err
-	}
-	if elsewhere {
-		info.ManifestsDir = dir
-	}
-	found, err := manifests(dir)
-	if err != nil {
-		return nil, err
-	}
-	all = append(all, found...)
-	for _, f := range all {
-		if info.Sums[f.name], err = sum(bytes.NewReader(f.content)); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-// filesIn returns the files of a directory in dataDir, and those that links in it refer to.
-func filesIn(dataDir, name string) ([]file, error) {
-	dir := filepath.Join(dataDir, name)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var all []file
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path)
-		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") {
-			continue // a directory, or an unfinished file
-		}
-		content, err := readSmall(path)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, file{name + "/" + e.Name(), content, 0o600})
-	}
-	return all, nil
-}
-
-func readSmall(path string) ([]byte, error) {
-	content, err := os.ReadFile(path)
-	if err == nil && len(content) > fileMost {
-		err = fmt.Errorf("%s has %d bytes: no certificate, key or configuration is so large", path, len(content))
-	}
-	return content, err
 }
 
 // Snapshot is a snapshot that is being read.
@@ -315,7 +106,7 @@ func Read(in io.Reader) (*Snapshot, error) {
 		h, err := archive.Next()
 		switch {
 		case err != nil && first:
-			return nil, ErrNone
+			return nil, fmt.Errorf("%w, or a sealed one", ErrNone)
 		case err != nil:
 			return nil, fmt.Errorf("%w: it ends before its database", ErrNone)
 		case first != (h.Name == infoName):
@@ -350,7 +141,7 @@ func Read(in io.Reader) (*Snapshot, error) {
 			return nil, fmt.Errorf("%w: %s: %w", ErrNone, infoName, err)
 		}
 		if s.Format > format {
-			return nil, fmt.Errorf("snapshot of format %d: %w", s.Format, ErrNewer)
+			return nil, fmt.Errorf("backup of format %d: %w", s.Format, ErrNewer)
 		}
 	}
 }
@@ -428,6 +219,9 @@ func (s *Snapshot) fill(f *os.File) error {
 	return err
 }
 
+// Database reads the database, without a check of its sum.
+func (s *Snapshot) Database() io.Reader { return io.LimitReader(s.in, s.size) }
+
 // Dump reads the database of the snapshot. scratch is a directory with space for a copy of it.
 func (s *Snapshot) Dump(ctx context.Context, scratch string) (*datastore.Dump, error) {
 	temp, err := directory.NewTempDir(scratch)
@@ -442,27 +236,36 @@ func (s *Snapshot) Dump(ctx context.Context, scratch string) (*datastore.Dump, e
 }
 
 // WithFile calls body with the snapshot in a file. Its errors name the file.
-func WithFile(path string, body func(*Snapshot) error) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return WithOpen(f, body)
-}
+func WithFile(path string, body func(*Snapshot) error) error { return WithSource(path, nil, body) }
 
 // WithOpen is WithFile for an open file, from its beginning.
 func WithOpen(f *os.File, body func(*Snapshot) error) error {
-	_, err := f.Seek(0, io.SeekStart)
-	var s *Snapshot
-	if err == nil {
-		s, err = Read(f)
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
 	}
+	return with(f.Name(), f, body)
+}
+
+// WithSource is [WithFile] for a file that open opens, if it is not nil.
+func WithSource(source string, open func() (io.ReadCloser, error), body func(*Snapshot) error) error {
+	if open == nil {
+		open = func() (io.ReadCloser, error) { return os.Open(source) }
+	}
+	r, err := open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return with(source, r, body)
+}
+
+func with(name string, r io.Reader, body func(*Snapshot) error) error {
+	s, err := Read(r)
 	if err == nil {
 		err = body(s)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.Name(), err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
@@ -18,9 +17,16 @@ func beside[T any](ctx context.Context, dataDir, file, path string, own func() (
 	if !errors.Is(err, sqlitefile.ErrBusy) {
 		return out, err
 	}
-	body, err := askServer(ctx, dataDir, file, path, err)
-	if err != nil {
-		return nil, err
+	client := control.New(dataDir)
+	defer client.Close()
+	body, asking := client.Get(ctx, path, file)
+	switch {
+	case errors.Is(asking, control.ErrMissing):
+		return nil, fmt.Errorf("%w; if a karve server uses it, it is not ready yet, or has another --data-dir: %w", err, asking)
+	case errors.Is(asking, control.ErrOther):
+		return nil, fmt.Errorf("%w, and %w", err, asking)
+	case asking != nil:
+		return nil, asking
 	}
 	defer body.Close()
 	out = new(T)
@@ -28,35 +34,6 @@ func beside[T any](ctx context.Context, dataDir, file, path string, own func() (
 		return nil, fmt.Errorf("read the server's answer: %w", err)
 	}
 	return out, nil
-}
-
-// askServer asks the server that uses the database file; busy is the error that reports that it is
-// in use. If the server of dataDir uses another database, that is an error. Closing the answer
-// closes the connection.
-func askServer(ctx context.Context, dataDir, file, path string, busy error) (io.ReadCloser, error) {
-	client := control.New(dataDir)
-	body, err := client.Get(ctx, path, file)
-	if err == nil {
-		return answerBody{body, client}, nil
-	}
-	client.Close()
-	if errors.Is(err, control.ErrMissing) {
-		return nil, fmt.Errorf("%w; if a karve server uses it, it is not ready yet, or has another --data-dir: %w", busy, err)
-	}
-	if errors.Is(err, control.ErrOther) {
-		return nil, fmt.Errorf("%w, and %w", busy, err)
-	}
-	return nil, err
-}
-
-type answerBody struct {
-	io.ReadCloser
-	client *control.Client
-}
-
-func (b answerBody) Close() error {
-	defer b.client.Close()
-	return b.ReadCloser.Close()
 }
 
 // LookAt is [sqlitefile.ReadInfo], which also works while a server has the database open.

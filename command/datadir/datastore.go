@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -20,7 +19,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
-	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/snapshot"
@@ -39,13 +37,12 @@ func Datastore() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "datastore",
-		Usage: "inspect, back up, restore and migrate the datastore",
+		Usage: "inspect, restore and migrate the datastore",
 		Subcommands: []*cli.Command{
 			sub("stats", "", "print figures about the datastore", running, asOwner(datastoreStats), output.Flag()),
 			sub("verify", "", "check every page and row of the database", running, asOwner(datastoreVerify), output.Flag()),
-			sub("backup", "FILE", "write a backup to a file, or - for standard output, while a server runs or not", running, datastoreBackup,
-				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}),
-			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", stopped, datastoreRestore,
+			databaseBackup(),
+			sub("restore", "FILE", "replace the database by that of a backup; the server must be stopped", stopped, datastoreRestore,
 				options.ClusterTokenFile(), options.NewAuthorities()),
 			sub("salvage", "", "save what can be read of a damaged database; the server must be stopped", stopped, asOwner(datastoreSalvage), output.Flag()),
 			sub("migrate", "", "copy the cluster to another datastore; all servers must be stopped", stopped, datastoreMigrate, append(options.Migration(), output.Flag())...),
@@ -138,51 +135,6 @@ func datastoreVerify(c *cli.Context) error {
 	return errors.Join(problems...)
 }
 
-func datastoreBackup(c *cli.Context) error {
-	name, err := oneFile(c)
-	if err != nil {
-		return err
-	}
-	path, err := engineFile(c)
-	if err != nil {
-		return err
-	}
-	file, err := destinationOf(c, name)
-	if err != nil {
-		return err
-	}
-	opts := backup.Options{Progress: output.Meter(c)}
-	var b *backup.Result
-	err = place(c, file, false, func(temp *directory.TempDir) (err error) {
-		b, err = backup.Write(c.Context, sqlitefile.ClosedFile(path), temp.File(), opts)
-		if errors.Is(err, sqlitefile.ErrBusy) {
-			b, err = backupOfServer(c, path, temp.File(), opts, err)
-		}
-		return err
-	}, plainly)
-	if err != nil {
-		return err
-	}
-	if b.To = file; file != destination.Stdout {
-		record := func() error { return backup.SetLast(b, time.Now()) }
-		if err := ownership.Act(filepath.Dir(path), record); err != nil { // the backup itself is complete
-			fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
-		}
-	}
-	fmt.Fprintf(told(c, file), "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, called(file), b.Bytes)
-	return nil
-}
-
-// backupOfServer receives a backup from the server that uses the database.
-func backupOfServer(c *cli.Context, path, file string, opts backup.Options, busy error) (*backup.Result, error) {
-	body, err := askServer(c.Context, c.String("data-dir"), path, control.BackupPath, busy)
-	if err != nil {
-		return nil, err
-	}
-	defer body.Close()
-	return backup.Receive(c.Context, body, path, file, opts)
-}
-
 // stopped runs body with the lock of the database's directory. It fails if a server holds it.
 func stopped(c *cli.Context, body func(lock *directory.Lock, progress sqlitefile.Progress) error) (err error) {
 	dir, err := datastoreDir(c)
@@ -208,47 +160,77 @@ func datastoreRestore(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if !Exists(file) { // before a data directory is created for nothing
+	f, err := os.Open(file) // before a data directory is created for nothing
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
-	}
-	if err := noSnapshot("restore", file); err != nil {
+	} else if err != nil {
 		return err
+	}
+	defer f.Close()
+	whole, err := isBackup(f)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", file, err)
+	}
+	owned := ownedDir(c)
+	if whole {
+		dir := Absolute(c.String("data-dir"))
+		if _, missing := engineFile(c); missing != nil && !Exists(filepath.Join(dir, "certs")) {
+			return fmt.Errorf("restore %s: there is no cluster in %s: karve backup restore %[1]s rebuilds it there, with its keys", file, dir)
+		}
+		removeStages(owned)
+		return ownership.Act(owned, func() error {
+			return stopped(c, func(lock *directory.Lock, progress sqlitefile.Progress) error { return restoreOf(c, lock, f, progress) })
+		})
 	}
 	copyFile := func(to string) error {
 		_, err := backup.Write(c.Context, sqlitefile.ClosedFile(file), to, backup.Options{})
 		return err
 	}
-	return withReadable(ownedDir(c), file, copyFile, func(file string) error {
+	return withReadable(owned, file, copyFile, func(file string) error {
 		return stopped(c, func(lock *directory.Lock, progress sqlitefile.Progress) error {
-			return withKeys(c, lock, file, func() error {
-				r, err := admin.Restore(c.Context, lock, file, progress)
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
-				for _, path := range r.Removed {
-					fmt.Fprintf(c.App.Writer, "removed %s, which an earlier restore had kept\n", path)
-				}
-				if r.Kept != "" {
-					fmt.Fprintf(c.App.Writer, "the earlier database is kept as %s\n", r.Kept)
-				}
-				return nil
-			})
+			return restoreDatabase(c, lock, file, progress)
 		})
 	})
 }
 
-// noSnapshot refuses a snapshot, and names the commands for it.
-func noSnapshot(verb, file string) error {
-	f, err := os.Open(file)
+// restoreOf restores the database of a backup.
+func restoreOf(c *cli.Context, lock *directory.Lock, f *os.File, progress sqlitefile.Progress) error {
+	temp, err := directory.NewTempDir(lock.Dir())
 	if err != nil {
-		return nil // reported by those that need it
+		return err
 	}
-	defer f.Close()
-	if err := snapshot.WithOpen(f, func(*snapshot.Snapshot) error { return nil }); errors.Is(err, snapshot.ErrNone) {
+	defer temp.Remove()
+	if err := snapshot.WithOpen(f, func(s *snapshot.Snapshot) error { return s.CopyDatabase(temp.File()) }); err != nil {
+		return fmt.Errorf("restore %w", err)
+	}
+	return restoreDatabase(c, lock, temp.File(), progress)
+}
+
+// restoreDatabase replaces the database by one that this process can read.
+func restoreDatabase(c *cli.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) error {
+	return withKeys(c, lock, file, func() error {
+		r, err := admin.Restore(c.Context, lock, file, progress)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
+		for _, path := range r.Removed {
+			fmt.Fprintf(c.App.Writer, "removed %s, which an earlier restore had kept\n", path)
+		}
+		if r.Kept != "" {
+			fmt.Fprintf(c.App.Writer, "the earlier database is kept as %s\n", r.Kept)
+		}
 		return nil
+	})
+}
+
+// isBackup reports whether a file is a backup of a cluster. The error is for one that is sealed.
+func isBackup(f *os.File) (bool, error) {
+	if isSealed(whole(f)) {
+		return false, errors.New("this backup is sealed: karve backup restore opens it, with --passphrase-file or --identity")
 	}
-	return fmt.Errorf("%s %s: this is a whole cluster, not a copy of the datastore alone: karve reset %[2]s returns the cluster in --data-dir to it, karve backup restore %[2]s rebuilds the cluster in an empty directory, and karve server --fork-from %[2]s makes another one of it", verb, file)
+	err := snapshot.WithOpen(f, func(*snapshot.Snapshot) error { return nil })
+	return !errors.Is(err, snapshot.ErrNone), nil
 }
 
 func datastoreSalvage(c *cli.Context) error {
@@ -275,11 +257,15 @@ func datastoreImport(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if !Exists(file) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("import %s: %w", file, fs.ErrNotExist)
-	}
-	if err := noSnapshot("import", file); err != nil {
-		return err
+	} else if err == nil {
+		whole, sealed := isBackup(f)
+		f.Close()
+		if whole || sealed != nil {
+			return fmt.Errorf("import %s: this is a backup of a cluster, which karve datastore restore and karve backup restore take", file)
+		}
 	}
 	copyFile := func(to string) error { return kineimport.CopyTable(c.Context, file, to) }
 	return withReadable(ownedDir(c), file, copyFile, func(from string) error {

@@ -27,25 +27,25 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// beforeReset begins the names of the snapshots of states before a reset.
+// beforeReset begins the names of the backups of states before a reset.
 const beforeReset = snapshot.FileName + ".before-reset-"
 
 // Reset is `karve reset`.
 func Reset() *cli.Command {
 	return &cli.Command{
 		Name: "reset", ArgsUsage: "[FILE]",
-		Usage: "return the cluster to a snapshot of it, while its server runs or not",
-		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default. Objects that are not in the snapshot are deleted,\n" +
+		Usage: "return the cluster to a backup of it, while its server runs or not",
+		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default. Objects that are not in the backup are deleted,\n" +
 			"and those that are missing or have changed are restored, in one step. Revisions\n" +
 			"only rise, so watches continue and report the changes. The state before the reset\n" +
-			"is kept as the snapshot DATA-DIR/" + snapshot.FileName + ".before-reset-TIME; of these, the\n" +
+			"is kept as the backup DATA-DIR/" + snapshot.FileName + ".before-reset-TIME; of these, the\n" +
 			"newest five stay.",
 		Before: options.FindDataDir,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag(),
 			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask for confirmation"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only show what differs"},
-			&cli.BoolFlag{Name: "no-backup", Usage: "do not keep a snapshot of the state before the reset"},
+			&cli.BoolFlag{Name: "no-backup", Usage: "do not keep a backup of the state before the reset"},
 		},
 		Action: resetCluster,
 	}
@@ -55,13 +55,19 @@ func resetCluster(c *cli.Context) error {
 	if err := output.Check(c); err != nil {
 		return err
 	}
-	dir, file, err := snapshotOf(c)
-	if err != nil {
-		return err
+	dir := Absolute(c.String("data-dir"))
+	if !Exists(dir) {
+		return servers.None(dir)
+	}
+	file, _ := asSnapshot(dir)
+	if c.Args().Len() > 1 {
+		return fmt.Errorf("karve reset takes one FILE, got %d arguments", c.Args().Len())
+	} else if c.Args().Present() {
+		file = Absolute(c.Args().First())
 	}
 	from, err := os.Open(file) // as root, if this is root: the server's user may not be able to read it
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: create a snapshot with karve snapshot", err)
+		return fmt.Errorf("%w: make a backup with karve snapshot, or name another FILE", err)
 	} else if err != nil {
 		return err
 	}
@@ -69,7 +75,7 @@ func resetCluster(c *cli.Context) error {
 	return ownership.Act(ownedDir(c), func() error { return resetTo(c, dir, from) })
 }
 
-// resetTo returns the cluster to an open snapshot.
+// resetTo returns the cluster to an open backup.
 func resetTo(c *cli.Context, dir string, from *os.File) error {
 	differs, err := askReset(c, dir, from, true)
 	if err != nil {
@@ -94,7 +100,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	kept := ""
 	if !c.Bool("no-backup") {
 		if kept, err = keepState(c, dir); err != nil {
-			return fmt.Errorf("nothing was reset: %w (--no-backup resets without a snapshot of the current state)", err)
+			return fmt.Errorf("nothing was reset: %w (--no-backup resets without a backup of the current state)", err)
 		}
 	}
 	done, err := askReset(c, dir, from, false)
@@ -103,7 +109,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	}
 	removed, err := removeKept(dir, kept, from)
 	if err != nil {
-		return fmt.Errorf("the cluster was reset, but older snapshots of the state before a reset stay: %w", err)
+		return fmt.Errorf("the cluster was reset, but older backups of the state before a reset stay: %w", err)
 	}
 	return output.Show(c, done, func(w io.Writer) {
 		fmt.Fprintf(w, "%d objects restored, %d changed back, %d deleted in %v; the revision is %d\n",
@@ -117,20 +123,23 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	})
 }
 
-// keepState takes a snapshot of the state before a reset, and returns its file.
+// keepState backs up the state before a reset, and returns the file.
 func keepState(c *cli.Context, dir string) (file string, err error) {
 	for {
 		file, err = directory.Unused(filepath.Join(dir, beforeReset+time.Now().UTC().Format(directory.Stamp)))
 		if err == nil {
-			err = placeSnapshot(c, dir, file)
+			err = directory.Place(file, false, func(temp *directory.TempDir) error {
+				_, err := makeBackup(c, dir, temp, false, func(string) {})
+				return err
+			})
 		}
-		if !errors.Is(err, snapshot.ErrExists) { // otherwise another reset took the name meanwhile
+		if !errors.Is(err, fs.ErrExist) { // otherwise another reset took the name meanwhile
 			return file, err
 		}
 	}
 }
 
-// keptStates is how many snapshots of states before a reset stay: each has all Secrets.
+// keptStates is how many backups of states before a reset stay: each has all Secrets.
 const keptStates = 5
 
 // removeKept removes older ones than kept, but for the one that the cluster was reset to.

@@ -36,6 +36,17 @@ func recipientsOf(c *cli.Context) ([]age.Recipient, error) {
 	return []age.Recipient{r}, err
 }
 
+// sealFor returns a copy function that seals.
+func sealFor(recipients []age.Recipient) func(io.Writer, io.Reader) error {
+	return func(w io.Writer, plain io.Reader) error {
+		sealing, err := age.Encrypt(w, recipients...)
+		if err != nil {
+			return err
+		}
+		return errors.Join(plainly(sealing, plain), sealing.Close())
+	}
+}
+
 // passphraseOf reads the file of --passphrase-file.
 func passphraseOf(c *cli.Context) (string, error) {
 	file := c.String("passphrase-file")

@@ -81,14 +81,12 @@ func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
 	if err := errors.Join(os.Mkdir(services, 0o700), os.Chown(services, nobodyID, nobodyID)); err != nil {
 		t.Fatal(err)
 	}
-	backup := filepath.Join(roots, "backup.db")
+	backup, database := filepath.Join(roots, "backup"), filepath.Join(roots, "backup.db")
 	all := func(state string) {
 		for _, words := range []string{
 			"datastore stats", "datastore verify", "certs renew", "status",
-			"datastore backup " + filepath.Join(services, state+".db"), "backup create " + filepath.Join(services, state+".backup"),
-			"backup create --overwrite " + filepath.Join(roots, "whole"), "certs list", "datastore backup --overwrite " + backup,
-			"snapshot --overwrite", "snapshot --overwrite " + filepath.Join(roots, "snapshot"),
-			"reset --yes", "reset --yes " + filepath.Join(roots, "snapshot"),
+			"backup create " + filepath.Join(services, state+".backup"), "backup create --overwrite " + backup, "certs list",
+			"datastore backup --overwrite " + database, "snapshot --overwrite", "reset --yes", "reset --yes " + backup,
 		} {
 			args := strings.Fields(words)
 			n := 1
@@ -103,8 +101,8 @@ func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
 			wantAllOf(t, dir, words+", "+state)
 			wantAllOf(t, services, words+", "+state)
 		}
-		for _, file := range []string{"backup.db", "snapshot", "whole"} {
-			if info, err := os.Stat(filepath.Join(roots, file)); err != nil || !ownedBy(info, 0) || info.Mode().Perm() != 0o600 {
+		for _, file := range []string{backup, database} {
+			if info, err := os.Stat(file); err != nil || !ownedBy(info, 0) || info.Mode().Perm() != 0o600 {
 				t.Errorf("root's file in root's directory: %v, %v; want root's, mode 0600", info, err)
 			}
 		}
@@ -113,8 +111,10 @@ func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
 	all("running")
 	p.stop()
 	all("stopped")
-	karve(t, "datastore", "restore", "--data-dir", dir, backup) // which nobody may not read
-	wantAllOf(t, dir, "restore")
+	for _, file := range []string{backup, database} { // which nobody may not read
+		karve(t, "datastore", "restore", "--data-dir", dir, file)
+		wantAllOf(t, dir, "restore")
+	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), ".karve-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -122,7 +122,7 @@ func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
 
 	// In empty directories, too.
 	for _, what := range []string{"restore", "import"} {
-		dir, file := servicesDir(t), backup
+		dir, file := servicesDir(t), database
 		if what == "import" {
 			file = stateOfK3s(t, roots)
 		}
@@ -249,7 +249,7 @@ func TestRootFollowsNothingOfAService(t *testing.T) {
 	if err := errors.Join(os.Symlink(secret, leak), os.Lchown(leak, nobodyID, nobodyID)); err != nil {
 		t.Fatal(err)
 	}
-	for _, words := range []string{"snapshot", "backup create", "datastore backup"} {
+	for _, words := range []string{"snapshot", "backup create"} {
 		to := filepath.Join(roots, "out")
 		args := append(strings.Fields(words), "--data-dir", dir)
 		got := finish(t, command(t, "karve", append(args, to)...))

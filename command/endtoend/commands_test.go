@@ -120,10 +120,10 @@ func TestWrongCommands(t *testing.T) {
 		{"certs lst", `there is no command "karve certs lst"; did you mean karve certs list?`},
 		{"datastore compact --data-dir x", `there is no command "karve datastore compact" (see karve datastore --help)`},
 		{"certs lst --data-dir x", "did you mean karve certs list?"},
-		{"datastore backup --over-write x", "did you mean --overwrite?"},
+		{"backup create --over-write x", "did you mean --overwrite?"},
 		{"certs list --data-dir " + file, "--data-dir " + file + " is a file: name a directory"},
 		{"server --secure-port 0 --data-dir " + file, file + " is a file: name a directory"},
-		{"backup verify " + file, file + ": not a backup or snapshot of a cluster"},
+		{"backup verify " + file, file + ": not a backup of a cluster"},
 		{"certs list --data-dir " + empty, "no server has been started in " + empty},
 		{"certs renew --data-dir " + empty, "no server has been started in " + empty},
 	} {

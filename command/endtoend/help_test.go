@@ -71,8 +71,8 @@ func TestHelpOfKarve(t *testing.T) {
 			t.Errorf("karve %s --help: got %q", command, got)
 		}
 	}
-	if got := karve(t, "datastore", "backup", "--help"); !strings.HasPrefix(got, "Usage: karve datastore backup [OPTION...] FILE\n") {
-		t.Errorf("karve datastore backup --help: got %q", got)
+	if got := karve(t, "backup", "verify", "--help"); !strings.HasPrefix(got, "Usage: karve backup verify [OPTION...] FILE\n") {
+		t.Errorf("karve backup verify --help: got %q", got)
 	}
 	if got := karve(t, "kubectl", "--help"); !strings.Contains(got, "KARVE_DATA_DIR") || !strings.Contains(got, "--data-dir DIR") {
 		t.Errorf("karve kubectl --help: got %q, want how it finds its server", got)

@@ -106,9 +106,9 @@ func TestDataWithoutTheirKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	backup := filepath.Join(t.TempDir(), "backup")
-	karve(t, "datastore", "backup", "--data-dir", p.dir, backup)
-	snapshot := filepath.Join(t.TempDir(), "snapshot")
-	karve(t, "snapshot", "--data-dir", p.dir, snapshot)
+	karve(t, "backup", "create", "--data-dir", p.dir, backup)
+	database := filepath.Join(t.TempDir(), "database") // as former releases have made them
+	karve(t, "datastore", "backup", "--data-dir", p.dir, database)
 	p.stop()
 
 	for name, lost := range map[string][]string{"an authority": {"client-ca.*"}, "the key of tokens": {"service-account.key"}, "everything": {"*"}} {
@@ -122,24 +122,20 @@ func TestDataWithoutTheirKeys(t *testing.T) {
 			}
 			wantProblems(t, refused, "/registry/karve/cluster")
 			wantOutput(t, refused.stderr, filepath.Join(dir, "certs"), "--new-authorities")
-			got := finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, backup))
-			wantProblems(t, got, "nothing was changed")
-			wantOutput(t, got.stderr, filepath.Join(dir, "certs"), "--new-authorities")
+			for _, file := range []string{backup, database} {
+				got := finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, file))
+				wantProblems(t, got, "nothing was changed")
+				wantOutput(t, got.stderr, filepath.Join(dir, "certs"), "--new-authorities")
+			}
 			wantProblems(t, finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, "--new-authorities", "yes", backup)), "--new-authorities yes: want the value")
 		})
 	}
 
-	t.Run("a snapshot", func(t *testing.T) {
-		for _, verb := range []string{"restore", "import"} {
-			got := finish(t, command(t, "karve", "datastore", verb, "--data-dir", p.dir, snapshot))
-			wantProblems(t, got, verb+" "+snapshot+": this is a whole cluster")
-			wantOutput(t, got.stderr, "karve reset "+snapshot, "karve server --fork-from "+snapshot)
-		}
-	})
-
 	t.Run("a backup in a new directory", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "new")
-		got := finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, backup))
+		wantProblems(t, finish(t, command(t, "karve", "datastore", "import", "--data-dir", dir, backup)), "import "+backup+": this is a backup")
+		wantProblems(t, finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, backup)), "karve backup restore "+backup)
+		got := finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, database))
 		if got.code != 1 || !strings.Contains(got.stdout, "restored ") || !strings.Contains(got.stderr, "the data are in place, but no server will start") {
 			t.Errorf("restore: %+v", got)
 		}

@@ -308,13 +308,13 @@ func TestSnapshotProblems(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"of another cluster":    {[]string{"reset", "--data-dir", other.dir, "--yes", filepath.Join(one.dir, "snapshot")}, []string{"the snapshot is of another cluster…--fork-from"}},
-		"none yet":              {[]string{"reset", "--data-dir", other.dir, "--yes"}, []string{"create a snapshot with karve snapshot"}},
-		"no snapshot":           {[]string{"reset", "--data-dir", one.dir, "--yes", one.kubeconfig}, []string{"not a backup or snapshot of a cluster"}},
+		"of another cluster":    {[]string{"reset", "--data-dir", other.dir, "--yes", filepath.Join(one.dir, "snapshot")}, []string{"the backup is of another cluster…--fork-from"}},
+		"none yet":              {[]string{"reset", "--data-dir", other.dir, "--yes"}, []string{"make a backup with karve snapshot"}},
+		"no snapshot":           {[]string{"reset", "--data-dir", one.dir, "--yes", one.kubeconfig}, []string{"not a backup of a cluster"}},
 		"no data directory":     {[]string{"snapshot", "--data-dir", filepath.Join(one.dir, "none")}, []string{"no server has been started in " + filepath.Join(one.dir, "none")}},
 		"two files":             {[]string{"snapshot", "--data-dir", one.dir, "a", "b"}, []string{"takes one FILE"}},
 		"no source":             {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", "/no/such"}, []string{"--fork-from: stat /no/such"}},
-		"an empty source":       {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", t.TempDir()}, []string{"--fork-from:…karve snapshot --data-dir"}},
+		"an empty source":       {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", t.TempDir()}, []string{"--fork-from:…karve backup create --data-dir"}},
 		"a datastore of others": {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", one.dir, "--datastore-endpoint", "http://127.0.0.1:1"}, []string{"--fork-from: --datastore-endpoint http://127.0.0.1:1 is an etcd"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -111,7 +111,7 @@ func table(c *server.Config) []option {
 		text(&c.BackupSchedule, storage, "backup-schedule", "", "`TIMES` at which the server backs up the whole cluster to a file, in the syntax of cron, such as @daily or \"0 3 * * *\". What has not changed is not backed up again. (default: never)"),
 		number(&c.BackupRetention, storage, "backup-retention", server.DefaultBackupRetention, "`NUMBER` of those backups that stay; older ones are removed"),
 		text(&c.BackupDir, storage, "backup-dir", "", "existing `DIRECTORY` for those backups, such as one on another disk (default: backups in the data directory)"),
-		text(&c.ForkFrom, storage, "fork-from", "", "start as a copy of another cluster: a `FILE` of karve snapshot, or a data directory. The new cluster has the objects, certificates and keys of the other one, which may be running. If --data-dir is such a fork already, it goes on as it is."),
+		text(&c.ForkFrom, storage, "fork-from", "", "start as a copy of another cluster: a `FILE` of karve backup create, or a data directory. The new cluster has the objects, certificates and keys of the other one, which may be running. If --data-dir is such a fork already, it goes on as it is."),
 		bound(DatastoreCAFile(), &c.DatastoreCAFile),
 		bound(DatastoreCertFile(), &c.DatastoreCertFile),
 		bound(DatastoreKeyFile(), &c.DatastoreKeyFile),

@@ -150,6 +150,6 @@ func drop(ctx context.Context, c *cli.Context, cluster membership.Cluster, prese
 	if err := s.save(ctx, config); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.App.Writer, "removed the old keys. Backups and snapshots that were made before need them: they are in %s\n", kept)
+	_, err = fmt.Fprintf(c.App.Writer, "removed the old keys. Backups that were made before need them: they are in %s\n", kept)
 	return err
 }

@@ -55,7 +55,7 @@ token. Each command says what comes next, and can be run again after it was stop
 			sub("rotate", "make a new key for Secrets that are written from now on",
 				"With several servers, the first run gives all servers the key, and the second one lets them write with it.", rotate),
 			sub("reencrypt", "store all Secrets again with the present key", "", reencrypt,
-				&cli.BoolFlag{Name: dropOld, Usage: "then remove the other keys from the configuration. Backups and snapshots that were made before need them."}),
+				&cli.BoolFlag{Name: dropOld, Usage: "then remove the other keys from the configuration. Backups that were made before need them."}),
 		},
 	}
 }

@@ -133,6 +133,29 @@ func TestBackupOfTheOpenDatabase(t *testing.T) {
 	}
 }
 
+// Close ends what reads the database, such as a backup.
+func TestCloseEndsBackups(t *testing.T) {
+	e := enginetest.Open(t, "", datastore.Options{})
+	reading, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- e.Source().View(context.Background(), func(ctx context.Context, _ *sqlitefile.Connection) error {
+			close(reading)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	<-reading
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, sqlitefile.ErrClosed) {
+		t.Errorf("while it is closed: %v, want %v", err, sqlitefile.ErrClosed)
+	}
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), backup.Options{}); !errors.Is(err, sqlitefile.ErrClosed) {
+		t.Errorf("after the close: %v, want %v", err, sqlitefile.ErrClosed)
+	}
+}
+
 func TestBackupNeverOverwrites(t *testing.T) {
 	dir := enginetest.Written(t, true)
 	from, to := filepath.Join(dir, datastore.EngineFile), filepath.Join(t.TempDir(), "backup")

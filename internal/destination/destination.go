@@ -94,13 +94,6 @@ func isOne(file string, places []string) bool {
 // another user, who can replace everything below, it acts as that user.
 func Act(file string, body func() error) error { return ownership.ActOutside(usersDir(file), body) }
 
-// SameUser reports whether [Act] acts as the owner of dir.
-func SameUser(file, dir string) bool {
-	a, foreign, err := ownership.Foreign(usersDir(file))
-	b, alsoForeign, alsoErr := ownership.Foreign(dir)
-	return err == nil && alsoErr == nil && foreign == alsoForeign && (!foreign || a.UID == b.UID)
-}
-
 // usersDir returns the lowest directory above a file that is another user's than root's, and otherwise that of the file.
 func usersDir(file string) string {
 	dir := filepath.Dir(file)

@@ -3,7 +3,7 @@
 //
 // The server is one member, which is always the leader. It has no authentication: every client
 // that reaches the listener is an administrator. It has no snapshots in etcd's format: karve
-// datastore backup makes consistent backups of a running server.
+// backup create makes a backup of a running server.
 package etcdapi
 
 import (

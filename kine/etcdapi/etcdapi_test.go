@@ -132,7 +132,7 @@ func TestUnimplemented(t *testing.T) {
 	if err == nil {
 		snapshot.Snapshot.Close()
 	}
-	wantText(t, "snapshot", err, "karve datastore backup")
+	wantText(t, "snapshot", err, "karve backup create")
 	_, err = s.HashKV(ctx, s.addr, 0)
 	wantText(t, "hash", err, "karve datastore verify")
 	_, err = s.MemberAdd(ctx, []string{"http://127.0.0.1:1"})

@@ -57,7 +57,7 @@ func (s *Server) Defragment(context.Context, *pb.DefragmentRequest) (*pb.Defragm
 
 // Snapshot is unsupported: a snapshot is a file in etcd's format.
 func (s *Server) Snapshot(*pb.SnapshotRequest, pb.Maintenance_SnapshotServer) error {
-	return status.Error(codes.Unimplemented, "there are no etcd snapshots of this datastore: `karve datastore backup FILE` makes a consistent copy of a running server's")
+	return status.Error(codes.Unimplemented, "there are no etcd snapshots of this datastore: `karve backup create FILE` makes a backup of a running server")
 }
 
 // Hash is unsupported: clients compare it with the hash of another member's files.

@@ -76,7 +76,7 @@ func lackingReason(s Server, local certs.Shared, lacking []certs.Name) string {
 
 // other returns ErrOther with a reason and the ways on.
 func (c Cluster) other(r *record, s Server, reason string) error {
-	ways := []string{"put its keys there: certs/ of the server that ran the cluster, or that of a snapshot or a copy of its data directory"}
+	ways := []string{"put its keys there: certs/ of the server that ran the cluster, or that of a backup or a copy of its data directory"}
 	switch {
 	case r != nil && len(r.Sealed) > 0 && s.Token != nil:
 		ways = append(ways, "move these files away, if the datastore is a backup from before a replacement of keys: the start fetches its keys")

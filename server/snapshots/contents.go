@@ -22,7 +22,7 @@ func (o *ownContents) of(path string, read func() (*datastore.Dump, error)) (*da
 	defer o.mu.Unlock()
 	file, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: there is no snapshot yet", err)
+		return nil, fmt.Errorf("%w: there is no backup yet", err)
 	}
 	if o.contents == nil || !os.SameFile(file, o.file) || file.Size() != o.file.Size() || !file.ModTime().Equal(o.file.ModTime()) {
 		o.contents = nil // both together would need too much memory

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -74,7 +73,7 @@ type Connection struct {
 	Tunnels func() []control.Tunnel
 }
 
-// Control is the part that serves the control socket in the data directory. `karve snapshot`,
+// Control is the part that serves the control socket in the data directory. `karve backup`,
 // `karve reset` and `karve datastore` use it. Package control has the client.
 type Control struct {
 	Options
@@ -103,7 +102,7 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 			return do(w, r)
 		})
 	}
-	handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
+	handle("GET "+control.SnapshotPath, c.builtIn(c.snapshot))
 	handle("POST "+control.ResetPath, c.whenReady(c.reset))
 	answer := func(path string, with func() any) {
 		handle("GET "+path, func(w http.ResponseWriter, _ *http.Request) error { return sendJSON(w, with()) })
@@ -166,18 +165,24 @@ func (c *Control) pruneManifests(w http.ResponseWriter, r *http.Request) error {
 // notBuiltIn is the answer if the datastore is not the built-in one.
 const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools. A copy of the database, such as that of pg_dump, and the file of --cluster-token-file are a whole backup"
 
-// whenReady refuses requests until the server is ready, or if the datastore is not the built-in
-// one.
-func (c *Control) whenReady(do controlHandler) controlHandler {
+// builtIn refuses requests if the datastore is not the built-in one.
+func (c *Control) builtIn(do controlHandler) controlHandler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		switch {
-		case c.Engine == nil:
+		if c.Engine == nil {
 			return controlError{http.StatusNotImplemented, notBuiltIn}
-		case !c.Ready():
-			return controlError{http.StatusServiceUnavailable, "the server is not ready yet"}
 		}
 		return do(w, r)
 	}
+}
+
+// whenReady refuses requests until the server is ready.
+func (c *Control) whenReady(do controlHandler) controlHandler {
+	return c.builtIn(func(w http.ResponseWriter, r *http.Request) error {
+		if !c.Ready() {
+			return controlError{http.StatusServiceUnavailable, "the server is not ready yet"}
+		}
+		return do(w, r)
+	})
 }
 
 func (o Options) held() error {
@@ -210,32 +215,33 @@ const (
 	restLimit  = 5 * time.Second
 )
 
-// snapshot sends a snapshot. It completes the file before it begins the response, because a
-// response that has begun cannot become an error.
+// snapshot sends a backup.
 func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Query().Get(control.Settle) == "true" {
 		c.rest(r.Context())
 	}
-	f, err := os.CreateTemp(c.DataDir, ".snapshot-*") // a start removes what a kill leaves
+	temp, err := snapshot.Scratch(c.DataDir, snapshot.SizeOf(c.Engine.Path()))
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if _, err := c.write(r.Context(), c.Engine, c.DataDir, f); err != nil {
-		return err
-	}
-	size, err := f.Seek(0, io.SeekCurrent)
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
-	}
-	if err != nil {
-		return err
-	}
+	defer temp.Remove()
 	w.Header().Set("Content-Type", "application/x-tar")
-	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	_, _ = io.Copy(w, f) // a client that went away needs no answer
-	return nil
+	body := &begun{Writer: w}
+	if _, err := c.write(r.Context(), c.Engine, temp.Dir(), body); err == nil || !body.began {
+		return err
+	}
+	panic(http.ErrAbortHandler) // the client gets an error instead of the end of the file
+}
+
+// begun remembers that something has been written.
+type begun struct {
+	io.Writer
+	began bool
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	b.began = true
+	return b.Writer.Write(p)
 }
 
 // rest waits for the cluster to settle. If it does not do so in time, the snapshot has it as it is.
@@ -285,7 +291,7 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if out.Rounds > 0 {
-		c.Log.Infof("reset to a snapshot of revision %d: %d objects created again, %d changed back, %d deleted; the revision is now %d",
+		c.Log.Infof("reset to a backup of revision %d: %d objects created again, %d changed back, %d deleted; the revision is now %d",
 			to.Revision(), out.Missing, out.Changed, out.Surplus, out.Revision)
 	}
 	return sendJSON(w, out)
@@ -330,7 +336,7 @@ func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datast
 }
 
 // ErrAnotherCluster means that a snapshot was made of another cluster than the one to reset.
-var ErrAnotherCluster = errors.New("the snapshot is of another cluster")
+var ErrAnotherCluster = errors.New("the backup is of another cluster")
 
 // sameCluster returns [ErrAnotherCluster] unless the snapshot is of the cluster in dataDir or of
 // one with the same origin. It compares the keys of their service accounts. With another key,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
@@ -24,11 +23,6 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	mux.HandleFunc("GET "+control.VerifyPath, tell(func(ctx context.Context) (*backup.Verification, error) {
 		return backup.Verify(ctx, engine.Source(), nil)
 	}))
-	mux.HandleFunc("GET "+control.BackupPath, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/octet-stream")
-		// The stream carries errors, because the status has been sent by then.
-		_ = backup.Send(r.Context(), engine.Source(), patientWriter{w, http.NewResponseController(w)})
-	})
 	if engine == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, notBuiltIn, http.StatusNotImplemented)
@@ -53,21 +47,4 @@ func tell[T any](ask func(context.Context) (*T, error)) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(out) // a client that went away needs no answer
 	}
-}
-
-// backupPatience is how long the receiver of a backup may take for one write. It is limited because
-// SQLite's WAL grows during a backup.
-const backupPatience = time.Minute
-
-// patientWriter fails when a write takes longer than backupPatience.
-type patientWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (w patientWriter) Write(b []byte) (int, error) {
-	if err := w.control.SetWriteDeadline(time.Now().Add(backupPatience)); err != nil {
-		return 0, err
-	}
-	return w.ResponseWriter.Write(b)
 }

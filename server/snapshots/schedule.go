@@ -32,10 +32,8 @@ const (
 	scheduledPrefix = "scheduled-" // with another name, a backup is the user's, and stays
 )
 
-const (
-	overdueDelay = time.Minute // from the start to a backup that was missed: the start has precedence
-	spaceMargin  = 64 << 20    // bytes that a backup leaves free
-)
+// overdueDelay is from the start to a backup that was missed: the start has precedence.
+const overdueDelay = time.Minute
 
 var (
 	lastSuccess = metrics.NewGauge(&metrics.GaugeOpts{
@@ -209,26 +207,8 @@ func (s *Scheduled) checkSpace() error {
 	if free == nil {
 		free = directory.FreeBytes
 	}
-	info, err := s.engine.Info()
-	if err != nil {
-		return err
-	}
-	if err := checkSpace(s.Dir, info.Bytes+info.WALBytes, free); err != nil {
+	if err := snapshot.CheckSpace(s.Dir, snapshot.Space(snapshot.SizeOf(s.engine.Path())), free); err != nil {
 		return fmt.Errorf("%w, or name another disk with --backup-dir", err)
-	}
-	return nil
-}
-
-// CheckSpace returns an error unless dir has space for a backup of a database of that size, and for the copy with which
-// it is verified.
-func CheckSpace(dir string, database int64) error {
-	return checkSpace(dir, database, directory.FreeBytes)
-}
-
-func checkSpace(dir string, database int64, free func(string) (int64, bool)) error {
-	need := 2*database + spaceMargin
-	if has, known := free(dir); known && has < need {
-		return fmt.Errorf("%s has %d MiB free, and a backup needs %d MiB: free some space", dir, has>>20, need>>20)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func TestScheduledBackups(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(manifest), 0o700), os.WriteFile(manifest, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	s.free = func(string) (int64, bool) { return spaceMargin, true }
+	s.free = func(string) (int64, bool) { return snapshot.Space(0), true }
 	if made, err := s.backUp(t.Context()); err == nil {
 		t.Errorf("a new manifest: got %+v, want that it tries", made)
 	}
@@ -158,7 +158,7 @@ func TestScheduledBackups(t *testing.T) {
 	users = append(users, filepath.Base(theirs))
 
 	put()
-	s.free = func(string) (int64, bool) { return spaceMargin, true }
+	s.free = func(string) (int64, bool) { return snapshot.Space(0), true }
 	s.once(t.Context())
 	stopped, stop := context.WithCancel(t.Context())
 	stop()

@@ -25,7 +25,7 @@ func TestHistories(t *testing.T) {
 					switch n % 5 {
 					case 1:
 						h.command(input{action: save, slot: snapshotSlot}, "snapshot", "--overwrite", "--data-dir", h.server.DataDir, snapshot)
-						h.command(input{action: save, slot: backupSlot}, "datastore", "backup", "--overwrite", "--data-dir", h.server.DataDir, backup)
+						h.command(input{action: save, slot: backupSlot}, "backup", "create", "--overwrite", "--data-dir", h.server.DataDir, backup)
 					case 2, 3:
 						h.command(input{action: reset, slot: snapshotSlot}, "reset", "--yes", "--no-backup", "--data-dir", h.server.DataDir, snapshot)
 					}

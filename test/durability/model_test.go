@@ -38,7 +38,7 @@ const (
 	update           // if it has the version of the guard
 	remove           // if it has the version of the guard
 	patch            // if it exists
-	save             // begin to copy it to a slot: karve snapshot, karve datastore backup
+	save             // begin to copy it to a slot: karve snapshot, karve backup create
 	saved            // end the copy, which is the object as it was at some time since save
 	resetting        // begin a reset, which may delete what it then sets: each has a revision, and a list is of one of them
 	reset            // set it to the slot's copy with a new write: karve reset
