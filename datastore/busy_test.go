@@ -160,7 +160,7 @@ func TestNobodyElseUsesTheDatabase(t *testing.T) {
 	if _, err := backup.ReadStats(t.Context(), e.Source()); err != nil {
 		t.Error(err)
 	}
-	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil {
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b")); err != nil {
 		t.Error(err)
 	}
 	refused("looked at")

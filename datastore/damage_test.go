@@ -188,7 +188,7 @@ func TestForeignWALIsRefused(t *testing.T) {
 	for name, other := range map[string]func(t *testing.T, from string) string{
 		"a backup": func(t *testing.T, from string) string {
 			to := filepath.Join(t.TempDir(), EngineFile)
-			if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(filepath.Join(from, EngineFile)), to, backup.Options{}); err != nil {
+			if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(filepath.Join(from, EngineFile)), to); err != nil {
 				t.Fatal(err)
 			}
 			return to

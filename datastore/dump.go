@@ -221,9 +221,9 @@ func (c *Dump) initial() *initial {
 }
 
 // Backup writes the present state of the engine to the file to, also in mode Memory, but there without history.
-func (e *Engine) Backup(ctx context.Context, to string, opts backup.Options) (*backup.Result, error) {
+func (e *Engine) Backup(ctx context.Context, to string) (*backup.Result, error) {
 	if e.file != nil {
-		return backup.Write(ctx, e.file, to, opts)
+		return backup.Write(ctx, e.file, to)
 	}
 	d, err := e.Dump(ctx)
 	if err != nil {

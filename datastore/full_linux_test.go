@@ -219,7 +219,7 @@ func TestOutOfFileDescriptors(t *testing.T) {
 	if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
 		t.Errorf("compaction: %v", err)
 	}
-	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), backup.Options{}); !errors.Is(err, unix.EMFILE) {
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b")); !errors.Is(err, unix.EMFILE) {
 		t.Errorf("backup: %v, want %v", err, unix.EMFILE)
 	}
 	if err := e.Err(); err != nil {
@@ -259,7 +259,7 @@ func TestSaveFromFailedDisk(t *testing.T) {
 			if s, err := backup.ReadStats(t.Context(), from); err != nil || s.Keys != 1 {
 				t.Errorf("stats: %+v, %v", s, err)
 			}
-			if b, err := backup.Write(t.Context(), from, filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil || b.Keys != 1 {
+			if b, err := backup.Write(t.Context(), from, filepath.Join(t.TempDir(), "b")); err != nil || b.Keys != 1 {
 				t.Errorf("backup: %+v, %v", b, err)
 			}
 			if after := strings.Replace(namesIn(t, dir), "- "+EngineFile+"-shm ", "", 1); after != before {

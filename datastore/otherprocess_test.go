@@ -50,7 +50,7 @@ func TestReadersDuringStartsAndStops(t *testing.T) {
 			t.Fatalf("read %d: %+v, %v; want it sound, at revision %d at least", reads, v, err, last)
 		}
 		last = v.Revision
-		if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(path), filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil && !errors.Is(err, sqlitefile.ErrBusy) {
+		if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(path), filepath.Join(t.TempDir(), "b")); err != nil && !errors.Is(err, sqlitefile.ErrBusy) {
 			t.Fatalf("backup %d: %v", reads, err)
 		}
 	}

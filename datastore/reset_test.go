@@ -356,7 +356,7 @@ func TestBackupOfAnEngineInMemoryCanBeOpened(t *testing.T) {
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, EngineFile)
-	made, err := e.Backup(t.Context(), file, backup.Options{})
+	made, err := e.Backup(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestBackupOfAnEngineInMemoryCanBeOpened(t *testing.T) {
 	if again.Revision() < least {
 		t.Errorf("revision %d, want %d or more", again.Revision(), least)
 	}
-	if _, err := e.Backup(t.Context(), file, backup.Options{}); !errors.Is(err, backup.ErrExists) {
+	if _, err := e.Backup(t.Context(), file); !errors.Is(err, backup.ErrExists) {
 		t.Errorf("over a file that is there: %v, want %v", err, backup.ErrExists)
 	}
 }

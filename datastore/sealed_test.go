@@ -87,7 +87,7 @@ func TestWALCopiedByAnotherProgram(t *testing.T) {
 					if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), nil); err != nil || !v.OK {
 						t.Errorf("verify: %+v, %v", v, err)
 					}
-					if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil {
+					if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), filepath.Join(t.TempDir(), "b")); err != nil {
 						t.Error(err)
 					}
 					e, lock = openLocked(t, dir, Options{Durability: mode})

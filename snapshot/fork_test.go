@@ -216,7 +216,7 @@ func TestForkGoesOnAboveItsOriginal(t *testing.T) {
 			}
 			file := filepath.Join(t.TempDir(), "file")
 			if _, err := take(t, snapshot.Source{DataDir: source, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
-				return engine.Backup(ctx, to, backup.Options{})
+				return engine.Backup(ctx, to)
 			}}, file); err != nil {
 				t.Fatal(err)
 			}

@@ -308,7 +308,7 @@ func TestMakeVerifiedNoticesDamage(t *testing.T) {
 	dir := cluster(t)
 	for _, damaged := range []string{"nothing", "the copy", "the file"} {
 		source := snapshot.Source{DataDir: dir, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
-			made, err := backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(dir, datastore.EngineFile)), to, backup.Options{})
+			made, err := backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(dir, datastore.EngineFile)), to)
 			if damaged == "the copy" {
 				err = errors.Join(err, damage(to))
 			}

@@ -44,7 +44,7 @@ func (s Source) backup(ctx context.Context, to string) (*backup.Result, error) {
 	if s.Backup != nil {
 		return s.Backup(ctx, to)
 	}
-	return backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(s.StoreDir, datastore.EngineFile)), to, backup.Options{})
+	return backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(s.StoreDir, datastore.EngineFile)), to)
 }
 
 // FromServer makes the server of a data directory write a backup to w. asked is false if no server runs there. While one runs, no other

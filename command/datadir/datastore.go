@@ -183,7 +183,7 @@ func datastoreRestore(c *cli.Context) error {
 		})
 	}
 	copyFile := func(to string) error {
-		_, err := backup.Write(c.Context, sqlitefile.ClosedFile(file), to, backup.Options{})
+		_, err := backup.Write(c.Context, sqlitefile.ClosedFile(file), to)
 		return err
 	}
 	return withReadable(owned, file, copyFile, func(file string) error {

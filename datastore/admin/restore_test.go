@@ -43,7 +43,7 @@ func TestRestoresKeepAFewDatabases(t *testing.T) {
 	e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
 	defer lock.Close()
 	enginetest.Put(t, e, "/k", "v")
-	if _, err := e.Backup(t.Context(), file, backup.Options{}); err != nil {
+	if _, err := e.Backup(t.Context(), file); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
@@ -89,7 +89,7 @@ func TestRestore(t *testing.T) {
 	defer lock.Close()
 	enginetest.Put(t, e, "/kept", "1")
 	enginetest.Put(t, e, "/kept", "2")
-	made, err := e.Backup(t.Context(), file, backup.Options{})
+	made, err := e.Backup(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +358,7 @@ func TestCancelledWorkLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	out := t.TempDir()
-	if _, err := backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(dir, datastore.EngineFile)), filepath.Join(out, "b"), backup.Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(dir, datastore.EngineFile)), filepath.Join(out, "b")); !errors.Is(err, context.Canceled) {
 		t.Errorf("backup: %v, want it cancelled", err)
 	}
 	lock, err := directory.Acquire(table)

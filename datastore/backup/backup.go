@@ -1,5 +1,5 @@
-// Package backup reads all of a database: it summarizes and verifies it, and copies it to a file or
-// to a stream. A backup is verified before it gets its name, so both live here.
+// Package backup reads all of a database: it summarizes and verifies it, and copies it to a file. A copy is verified
+// before it gets its name, so both live here.
 package backup
 
 import (
@@ -31,22 +31,17 @@ type Result struct {
 	Removed []string `json:"removed,omitempty"`
 }
 
-// Options configure a backup.
-type Options struct {
-	Progress sqlitefile.Progress // may be nil
-}
-
 // Write copies a database of the engine to the file to. While a server in another process uses the
-// database, the error is [sqlitefile.ErrBusy]; then use [Send] there and [Receive] here.
+// database, the error is [sqlitefile.ErrBusy].
 //
 // The backup is a database (0600) that was closed in order, without free pages. It gets its name
 // when every row's checksum is verified and all of it is on the disk.
-func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options) (*Result, error) {
+func Write(ctx context.Context, from sqlitefile.Source, to string) (*Result, error) {
 	return Place(from.Path(), to, func(file string) (*Result, error) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			return nil, err
 		}
-		s, err := Copy(ctx, from, file, opts.Progress, func(s *Summary) (sqlitefile.Metas, error) {
+		s, err := Copy(ctx, from, file, nil, func(s *Summary) (sqlitefile.Metas, error) {
 			return Resume(max(s.Revision, s.Metas["reserved"])), nil
 		})
 		if err != nil {

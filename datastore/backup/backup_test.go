@@ -49,7 +49,7 @@ func TestBackupOfLiveEngine(t *testing.T) {
 		}
 		file := filepath.Join(out, fmt.Sprint("backup", i))
 		seen := e.Revision()
-		c, err := e.Backup(t.Context(), file, backup.Options{})
+		c, err := e.Backup(t.Context(), file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestBackupOfTheOpenDatabase(t *testing.T) {
 	}
 	backUp := func(what string) {
 		t.Helper()
-		if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "backup"), backup.Options{}); err == nil || !strings.Contains(err.Error(), "no longer the database that this server has open") {
+		if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "backup")); err == nil || !strings.Contains(err.Error(), "no longer the database that this server has open") {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestCloseEndsBackups(t *testing.T) {
 	if err := <-ended; !errors.Is(err, sqlitefile.ErrClosed) {
 		t.Errorf("while it is closed: %v, want %v", err, sqlitefile.ErrClosed)
 	}
-	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), backup.Options{}); !errors.Is(err, sqlitefile.ErrClosed) {
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b")); !errors.Is(err, sqlitefile.ErrClosed) {
 		t.Errorf("after the close: %v, want %v", err, sqlitefile.ErrClosed)
 	}
 }
@@ -162,14 +162,14 @@ func TestBackupNeverOverwrites(t *testing.T) {
 	if err := os.WriteFile(to, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), to, backup.Options{}); !errors.Is(err, backup.ErrExists) || !strings.Contains(err.Error(), to) {
+	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), to); !errors.Is(err, backup.ErrExists) || !strings.Contains(err.Error(), to) {
 		t.Errorf("got %v, want ErrExists naming the file", err)
 	}
 	if b, _ := os.ReadFile(to); string(b) != "mine" {
 		t.Error("the file was overwritten")
 	}
 	other := to + ".2"
-	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), other, backup.Options{}); err != nil {
+	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), other); err != nil {
 		t.Error(err)
 	}
 	if info, err := os.Stat(other); err != nil || info.Mode().Perm() != 0o600 {

@@ -123,7 +123,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 			if v.OK || !strings.Contains(strings.Join(v.Problems, "\n"), c.want) || !errors.Is(v.Err(), sqlitefile.ErrCorrupt) {
 				t.Errorf("got %+v, want a problem %q", v, c.want)
 			}
-			if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(path), filepath.Join(t.TempDir(), "b"), backup.Options{}); !errors.Is(err, sqlitefile.ErrCorrupt) {
+			if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(path), filepath.Join(t.TempDir(), "b")); !errors.Is(err, sqlitefile.ErrCorrupt) {
 				t.Errorf("backup: %v, want ErrCorrupt", err)
 			}
 		})

@@ -204,7 +204,7 @@ func (o Options) write(ctx context.Context, engine *datastore.Engine, scratch st
 // source is the cluster with this datastore.
 func (o Options) source(engine *datastore.Engine) snapshot.Source {
 	return snapshot.Source{DataDir: o.DataDir, Files: o.Files, ManifestsDir: o.ManifestsDir, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
-		return engine.Backup(ctx, to, backup.Options{})
+		return engine.Backup(ctx, to)
 	}}
 }
 
