@@ -1,8 +1,6 @@
 package memory
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -12,8 +10,7 @@ import (
 // mapping is a part of this process' address space.
 type mapping struct {
 	start, end uintptr
-	resident   int64 // bytes
-	own        int64 // bytes that belong to this process alone, not to the file
+	text       string // its lines in smaps, after the first
 }
 
 // dropProgram releases the pages of this program's code and constants. A start has touched
@@ -25,7 +22,7 @@ func dropProgram() error {
 		return err
 	}
 	for _, m := range program {
-		if m.own != 0 {
+		if kilobytes(m.text, "Anonymous:") != 0 {
 			continue // relocated, or a debugger's: the file does not have it
 		}
 		if _, _, errno := syscall.Syscall(syscall.SYS_MADVISE, m.start, m.end-m.start, syscall.MADV_DONTNEED); errno != 0 {
@@ -37,7 +34,7 @@ func dropProgram() error {
 
 // readOnlyProgram reads where this program's file is mapped and cannot be written
 // (proc_pid_smaps(5)).
-func readOnlyProgram() ([]mapping, error) {
+func readOnlyProgram() (all []mapping, err error) {
 	path, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil, err
@@ -46,27 +43,17 @@ func readOnlyProgram() ([]mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []mapping
-	var current *mapping
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		line := lines.Text()
+	ours := false
+	for line := range strings.Lines(string(text)) {
 		var m mapping
-		var rights, skip string
-		if n, _ := fmt.Sscanf(line, "%x-%x %s %s", &m.start, &m.end, &rights, &skip); n == 4 {
-			current = nil
-			if strings.HasSuffix(line, " "+path) && (rights == "r-xp" || rights == "r--p") {
+		var rights, offset string
+		if n, _ := fmt.Sscanf(line, "%x-%x %s %s", &m.start, &m.end, &rights, &offset); n == 4 {
+			ours = strings.HasSuffix(line, " "+path+"\n") && (rights == "r-xp" || rights == "r--p")
+			if ours {
 				all = append(all, m)
-				current = &all[len(all)-1]
 			}
-			continue
-		}
-		if current == nil {
-			continue
-		}
-		for name, field := range map[string]*int64{"Rss:": &current.resident, "Anonymous:": &current.own} {
-			if value, ok := strings.CutPrefix(line, name); ok {
-				*field = number(strings.TrimSuffix(strings.TrimSpace(value), " kB")) << 10
-			}
+		} else if ours {
+			all[len(all)-1].text += line
 		}
 	}
 	return all, nil

@@ -10,7 +10,7 @@ func TestDropProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range program {
-			bytes += m.resident
+			bytes += kilobytes(m.text, "Rss:")
 		}
 		return bytes
 	}
