@@ -150,9 +150,6 @@ type Config struct {
 	NoControllers      bool
 	DisableControllers []string
 	DisableScheduler   bool
-	// ApproveKubeletServing approves the serving certificates that kubelets ask for, if every name
-	// and address in them is that of the kubelet's Node.
-	ApproveKubeletServing bool
 
 	// SSHUser is the user on the nodes through whose SSH servers the API server reaches nodes, Pods and
 	// Services. Empty means that it connects to them directly.

@@ -100,7 +100,7 @@ const (
 	tunnelNodesPart  = "nodes behind SSH tunnels"
 	firstObjectsPart = "first objects"
 	joiningPart      = "objects for kubeadm join"
-	namesPart        = "names for other servers"
+	stepsPart        = "replaced keys"
 	tokensPart       = "tokens in Secrets"
 	manifestsPart    = "manifests"
 )
@@ -129,11 +129,6 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
 		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
-		if p.ApproveKubeletServing {
-			o.KubeletServing = func() replacements.KubeletServing {
-				return replacements.KubeletServing{Admin: s.adminClient(), Server: s.names, Warn: s.Log.Warnf}
-			}
-		}
 		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
@@ -220,7 +215,7 @@ func (s *controlPlane) parts() []lifecycle.Part {
 		addRetried(joiningPart, s.maintainJoining, s.setBlocked(joiningPart))
 	}
 	if !s.ownsStorage() {
-		addRetried(namesPart, s.publishNames, s.setBlocked(namesPart))
+		addRetried(stepsPart, s.publishSteps, s.setBlocked(stepsPart))
 	}
 	if s.NewAuthorities != "" {
 		addRetried(tokensPart, s.renewTokens, s.setBlocked(tokensPart))

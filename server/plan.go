@@ -345,9 +345,6 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
 	d.identity, err = election.NewIdentity()
 	errs.add(err)
-	if d.NoControllers && d.ApproveKubeletServing {
-		errs.addf("--approve-kubelet-serving: a controller approves, and --no-controllers leaves out all: leave out one of the two")
-	}
 	if d.SimulateNodes > 0 && !d.mayLead() {
 		errs.addf("--simulate-nodes with --no-controllers: other servers can use the datastore, and the one that runs the controllers simulates the nodes: leave out --simulate-nodes here, or --no-controllers")
 	}

@@ -46,6 +46,7 @@ func TestBadInput(t *testing.T) {
 		{"insecure port in use", []string{"--insecure-port=" + port}, []string{"--insecure-port " + port + "…in use"}},
 		{"memory limit", []string{"--memory-limit=lots"}, []string{`--memory-limit "lots"…200Mi`}},
 		{"memory limit too small", []string{"--memory-limit=1Mi"}, []string{`--memory-limit "1Mi"…96Mi`}},
+		{"removed option", []string{"--approve-kubelet-serving"}, []string{"--approve-kubelet-serving…kubectl certificate approve"}},
 		{"address of another machine", []string{"--bind-address=203.0.113.77"}, []string{"203.0.113.77"}},
 		{"feature gate's value", []string{"--feature-gates=AllAlpha=perhaps"}, []string{"feature-gates…AllAlpha=perhaps"}},
 		{"controllers", []string{"--disable-controllers=replicasetcontroller,nonesuch"}, []string{"replicasetcontroller…did you mean", "nonesuch"}},
@@ -153,8 +154,8 @@ func TestConfigFile(t *testing.T) {
 		wantProblems(t, serverWith(t, []string{"KARVE_SECURE_PORT=https"}), `KARVE_SECURE_PORT="https"`)
 	})
 	t.Run("variables", func(t *testing.T) {
-		wantProblems(t, serverWith(t, []string{"KARVE_SECURE_PORT=https", "KARVE_DISABLE_SCHEDULER=perhaps", "KARVE_TLSSAN=x", "KARVE_CLUSTER_CIDR=nope", "GOMEMLIMIT=50MiB"}),
-			`KARVE_SECURE_PORT="https"`, `KARVE_DISABLE_SCHEDULER="perhaps"`, "KARVE_TLSSAN", "--cluster-cidr nope", `--memory-limit "auto": GOMEMLIMIT=50MiB: want at least 96Mi`)
+		wantProblems(t, serverWith(t, []string{"KARVE_SECURE_PORT=https", "KARVE_DISABLE_SCHEDULER=perhaps", "KARVE_TLSSAN=x", "KARVE_APPROVE_KUBELET_SERVING=true", "KARVE_CLUSTER_CIDR=nope", "GOMEMLIMIT=50MiB"}),
+			`KARVE_SECURE_PORT="https"`, `KARVE_DISABLE_SCHEDULER="perhaps"`, "KARVE_TLSSAN", "KARVE_APPROVE_KUBELET_SERVING…kubectl certificate approve", "--cluster-cidr nope", `--memory-limit "auto": GOMEMLIMIT=50MiB: want at least 96Mi`)
 	})
 	t.Run("a variable has one value", func(t *testing.T) {
 		wantProblems(t, serverWith(t, []string{"KARVE_KUBE_APISERVER_ARG=evnt-ttl=1h,goaway-chance=x goaway-chance=y"}), `has no flag "evnt-ttl"`)

@@ -47,9 +47,17 @@ func ExplainMistake(err error, command string, known []cli.Flag) error {
 	return fmt.Errorf("there is no option %s; %s", dashed(name), cmp.Or(proposal(name, Names(known), dashed), see))
 }
 
+// removed are options of earlier releases, with what replaces them.
+var removed = map[string]string{
+	"approve-kubelet-serving": "karve kubectl certificate approve approves serving certificates, or an approver that runs in the cluster (docs/nodes.md#serving-certificates-of-kubelets)",
+}
+
 // proposal is what to write for an option that does not exist: where upstream's options go, or the nearest of known. It is empty
 // if nothing is like it. written is an option as the user writes it.
 func proposal(name string, known []string, written func(option string) string) string {
+	if instead := removed[name]; instead != "" {
+		return instead
+	}
 	if slices.Contains(known, "kube-apiserver-arg") {
 		by, instead := server.UpstreamOption(name)
 		switch {

@@ -128,7 +128,6 @@ func table(c *server.Config) []option {
 		list(&c.DisableControllers, components, "disable-controllers", "`NAMES` of controllers to leave out, separated by commas"),
 		yes(&c.NoControllers, components, "no-controllers", "leave out all controllers"),
 		yes(&c.DisableScheduler, components, "disable-scheduler", "leave out the scheduler"),
-		yes(&c.ApproveKubeletServing, components, "approve-kubelet-serving", "approve the serving certificates that kubelets ask for (serverTLSBootstrap), if every name and address in them is that of the kubelet's Node"),
 
 		number(&c.SimulateNodes, simulation, "simulate-nodes", 0, "number `N` of simulated nodes, for tests. Their Pods become ready, those of Jobs complete, and nothing is run. The annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see docs/testing.md)."),
 		texts(&c.SimulatePods, simulation, simulate.PodsOption, "a default for all Pods of simulated nodes, as `NAME=VALUE`: the annotation "+simulate.Prefix+"NAME. Annotations of a Namespace take precedence, and those of a Pod. Repeat it for more."),

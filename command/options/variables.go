@@ -43,6 +43,10 @@ func CheckVariables(environ, options []string, warnings io.Writer) error {
 		if m := serviceLink.FindStringSubmatch(name); m != nil && (m[1] == "" || strings.Contains(value, "://")) {
 			continue
 		}
+		if instead := removed[strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, "KARVE_"), "_", "-"))]; instead != "" {
+			problems = append(problems, fmt.Errorf("there is no variable %s; %s", name, instead))
+			continue
+		}
 		if near := flags.Misspelt(name, options); near != "" {
 			problems = append(problems, fmt.Errorf("there is no variable %s; did you mean %s?", name, near))
 			continue

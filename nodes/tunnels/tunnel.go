@@ -339,7 +339,7 @@ func (n *tunnel) checkHealth(c *client) error {
 
 var (
 	errNoAnswer      = errors.New("the kubelet does not answer")
-	errNoCertificate = errors.New("the kubelet has no serving certificate yet: approve its request (kubectl get csr, then kubectl certificate approve NAME), or start the server with --approve-kubelet-serving")
+	errNoCertificate = errors.New("the kubelet has no serving certificate yet: approve its request (kubectl get csr, then kubectl certificate approve NAME)")
 )
 
 // healthAt requests /healthz of the kubelet at an address. Any answer of a kubelet that does not say

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"k8s.io/apiserver/pkg/server/egressselector"
-	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
@@ -85,22 +84,6 @@ func CheckFiles(args []string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// SNICertificates returns the pairs of tls-sni-cert-key in args (name=value).
-func SNICertificates(args []string) (all []cliflag.NamedCertKey, err error) {
-	for _, arg := range args {
-		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if name != "tls-sni-cert-key" {
-			continue
-		}
-		var pair cliflag.NamedCertKey
-		if err := pair.Set(value); err != nil {
-			return nil, fmt.Errorf("--%s %s: %w", name, value, err)
-		}
-		all = append(all, pair)
-	}
-	return all, nil
 }
 
 // EncryptionOption is the option of kube-apiserver that names the file with the keys of stored

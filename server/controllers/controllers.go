@@ -3,8 +3,7 @@
 // Read [Controllers.Run] first. The options are in options.go, the informers that the
 // controllers share with the API server in informers.go. Some controllers are not built by
 // upstream's own constructors: token.go, unexported.go, and garbage.go and namespaces.go in package replacements, give the
-// reasons. kubeletserving.go there is a controller that upstream does not have, and standstill.go is for a
-// process that was stopped for a while.
+// reasons. standstill.go there is for a process that was stopped for a while.
 package controllers
 
 import (
@@ -16,12 +15,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/controller-manager/pkg/clientbuilder"
@@ -54,9 +51,6 @@ type Options struct {
 	Election *election.Election
 	// Deviations are the places where Karve's own code runs instead of upstream's.
 	Deviations deviations.Switches
-	// KubeletServing makes an approver of kubelets' serving certificates run. It is nil if nobody
-	// wants one.
-	KubeletServing func() replacements.KubeletServing
 	// KnownPodRange returns the range of Pod addresses that the cluster itself names, or nothing. It
 	// may be nil.
 	KnownPodRange func(context.Context) (string, error)
@@ -269,18 +263,6 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	if err != nil {
 		return err
 	}
-	if c.options.KubeletServing != nil {
-		events := config.EventBroadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: replacements.ServingApprover})
-		serving := c.options.KubeletServing()
-		serving.Admin = term.Fence(serving.Admin)
-		ranges := shared.ComponentConfig.NodeIPAMController
-		approver, err := replacements.NewServingApprover(shared.InformerFactory, []string{ranges.ServiceCIDR, ranges.SecondaryServiceCIDR}, serving, events)
-		if err != nil {
-			return err
-		}
-		all = append(all, approver)
-	}
-
 	begin.End()
 	connection.Informers.StartWithContext(ctx)
 	shared.InformerFactory.StartWithContext(ctx)

@@ -25,7 +25,6 @@ build_metrics_server() {
 # kubelets ask the cluster for theirs meanwhile.
 metrics_server() {
 	local node file=/etc/kubernetes-local/kubelet.conf.d/20-serving.conf
-	server_options --approve-kubelet-serving
 	for node in node-1 node-2; do
 		printf '%s\n' 'apiVersion: kubelet.config.k8s.io/v1beta1' 'kind: KubeletConfiguration' 'serverTLSBootstrap: true' |
 			enter $node tee $file >/dev/null
@@ -33,6 +32,7 @@ metrics_server() {
 		enter $node ctr -n k8s.io images import --snapshotter "$(snapshotter)" - <"$build/metrics/metrics-server.tar" >/dev/null
 	done
 	kubectl apply -f - <"$build/metrics/components.yaml" >/dev/null
+	until_ok "serving certificates of both kubelets" approve_serving
 	until_ok "metrics-server" kubectl -n kube-system rollout status --timeout=10s deployment/metrics-server
 	until_ok "kubectl top nodes" nodes_have_figures
 	until_ok "kubectl top pods" pods_have_figures
@@ -44,7 +44,14 @@ metrics_server() {
 		enter $node rm $file
 		enter $node systemctl restart kubelet
 	done
-	server_options
+}
+
+# approve_serving approves what the kubelets ask for, as an administrator does, until both nodes have asked.
+approve_serving() {
+	local asked
+	asked=$(kubectl get csr -o 'jsonpath={range .items[?(@.spec.signerName=="kubernetes.io/kubelet-serving")]}{.metadata.name} {.spec.username}{"\n"}{end}') || return
+	awk '{ print $1 }' <<<"$asked" | xargs -r kubectl certificate approve
+	[ "$(awk '{ print $2 }' <<<"$asked" | sort -u | paste -sd ' ')" = "system:node:node-1 system:node:node-2" ]
 }
 
 nodes_have_figures() {
