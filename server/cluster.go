@@ -60,7 +60,7 @@ func (d *draft) parseNewAuthorities() {
 // for a cluster that exists: the data directory has all keys, or there are no data, and no other server can bring
 // some. It saves time in nearly every start.
 func (p *plan) issuesFirst() bool {
-	if !p.ownsStorage() {
+	if !p.privateStorage() {
 		return false
 	}
 	local, err := certs.ReadShared(certificates.Dir(p.DataDir))
@@ -97,7 +97,7 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 			return apiserver.NewEncryption()
 		}
 	}
-	cluster := membership.Cluster{KV: kv, Alone: s.ownsStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), Ways: apiserver.Ways}
+	cluster := membership.Cluster{KV: kv, PrivateStorage: s.privateStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), Ways: apiserver.Ways}
 	done, err := cluster.Join(ctx, server)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	if done.Recorded && encrypted {
 		s.Log.Infof("this cluster stores Secrets encrypted. The key is in %s: a backup of karve has it, and a copy of the database alone cannot be read without it", certs.EncryptionFile(server.Certs.Dir))
 	}
-	if done.Recorded && !s.ownsStorage() {
+	if done.Recorded && !s.privateStorage() {
 		return s.logFingerprints(server.Certs.Dir)
 	}
 	return nil

@@ -18,7 +18,7 @@ func TestStorageIsOwnedUnlessOthersCanUseIt(t *testing.T) {
 		{Config{EtcdListen: "http://127.0.0.1:0"}, false},
 		{Config{DatastoreEndpoint: "memory://", EtcdListen: "https://:2379"}, false},
 	} {
-		if got := tc.config.complete().parse().ownsStorage(); got != tc.want {
+		if got := tc.config.complete().parse().privateStorage(); got != tc.want {
 			t.Errorf("--datastore-endpoint %q, --etcd-listen %q: %v, want %v", tc.config.DatastoreEndpoint, tc.config.EtcdListen, got, tc.want)
 		}
 	}

@@ -80,7 +80,7 @@ const (
 // depends on them. So a start waits for them, but not long, and does not fail without them: a
 // webhook of the cluster may refuse them until a Pod runs. Of several servers, the one that runs the
 // controllers does it: nodes that join then reach a server that runs. One without controllers does not
-// (mayLead).
+// (actsForCluster).
 func (s *controlPlane) maintainJoining(ctx context.Context, ready func()) error {
 	ready = sync.OnceFunc(ready)
 	var timed sync.WaitGroup

@@ -211,16 +211,16 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	if s.simulation != nil {
 		addRetried(simulationPart, s.simulation.Run, s.setBlocked(simulationPart))
 	}
-	if !s.NoKubeadmObjects && s.mayLead() {
+	if !s.NoKubeadmObjects && s.actsForCluster() {
 		addRetried(joiningPart, s.maintainJoining, s.setBlocked(joiningPart))
 	}
-	if !s.ownsStorage() {
+	if !s.privateStorage() {
 		addRetried(stepsPart, s.publishSteps, s.setBlocked(stepsPart))
 	}
 	if s.NewAuthorities != "" {
 		addRetried(tokensPart, s.renewTokens, s.setBlocked(tokensPart))
 	}
-	if s.mayLead() {
+	if s.actsForCluster() {
 		addRetried(manifestsPart, s.manifests.Run, s.setBlocked(manifestsPart))
 	}
 	if s.backups != nil {
@@ -411,7 +411,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 			}
 		}
 	}
-	c.SingleServer = s.ownsStorage()
+	c.SingleServer = s.privateStorage()
 	return c, s.followKeys(&c)
 }
 
@@ -421,7 +421,7 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 		Client: clients.Config(controllers.Component, certs.ControllerManager), Anonymous: clients.Anonymous(controllers.Component),
 		Certificates: s.certificates.Store(), Informers: api.Informers(),
 	}
-	if s.ownsStorage() {
+	if s.privateStorage() {
 		c.Writes = &replacements.Writes{
 			Admission: api.Informers().Core().V1().Namespaces().Informer().GetStore(),
 			Requests:  api.WritesEnd, Engine: s.storage.Connection().Engine.Barrier,

@@ -63,7 +63,7 @@ type plan struct {
 
 	identity    string                // of this server among several
 	controllers *controllers.Upstream // nil if they are disabled
-	election    *election.Election    // of the server that runs the controllers; nil: no other can, or this one runs none (mayLead)
+	election    *election.Election    // of the server that runs the controllers; nil: no other can, or this one runs none (actsForCluster)
 	scheduler   *scheduler.Upstream   // nil if it is disabled
 }
 
@@ -345,14 +345,14 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
 	d.identity, err = election.NewIdentity()
 	errs.add(err)
-	if d.SimulateNodes > 0 && !d.mayLead() {
+	if d.SimulateNodes > 0 && !d.actsForCluster() {
 		errs.addf("--simulate-nodes with --no-controllers: other servers can use the datastore, and the one that runs the controllers simulates the nodes: leave out --simulate-nodes here, or --no-controllers")
 	}
 	if !d.NoControllers {
 		d.controllers, err = controllers.Parse(controllers.Settings{
 			Args: d.ControllerManagerArgs, Disabled: d.DisableControllers,
 			ClusterCIDR: d.ClusterCIDR, ClusterCIDRChosen: d.podsChosen, ServiceClusterIPRange: d.ServiceClusterIPRange,
-			Shared: !d.ownsStorage(), FlexVolumes: d.path(flexVolumes),
+			Shared: !d.privateStorage(), FlexVolumes: d.path(flexVolumes),
 		})
 		if err == nil && gatesAreFine {
 			err = d.controllers.Validate()
@@ -363,7 +363,7 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 		errs.add(err)
 	}
 	if !d.DisableScheduler {
-		d.scheduler, err = scheduler.Parse(d.SchedulerArgs, !d.ownsStorage())
+		d.scheduler, err = scheduler.Parse(d.SchedulerArgs, !d.privateStorage())
 		if err == nil && gatesAreFine {
 			err = d.scheduler.Validate()
 		}
@@ -381,13 +381,13 @@ const flexVolumes = "flexvolume"
 // path returns the path of a file in the data directory.
 func (p *plan) path(name string) string { return filepath.Join(p.DataDir, name) }
 
-// ownsStorage reports whether no other process can use the storage: it is the built-in datastore,
+// privateStorage reports whether no other process can use the storage: it is the built-in datastore,
 // and --etcd-listen does not offer it to clients.
-func (p *plan) ownsStorage() bool { return p.location.BuiltIn() && p.etcdListen == nil }
+func (p *plan) privateStorage() bool { return p.location.BuiltIn() && p.etcdListen == nil }
 
-// mayLead reports whether this server may do what one of several does beside the controllers. A server
+// actsForCluster reports whether this server may do what one of several does beside the controllers. A server
 // without controllers knows of no election, and another server may run them.
-func (p *plan) mayLead() bool { return !p.NoControllers || p.ownsStorage() }
+func (p *plan) actsForCluster() bool { return !p.NoControllers || p.privateStorage() }
 
 // apiserverConfig returns the part of the API server's configuration that the plan determines.
 func (p *plan) apiserverConfig() apiserver.Config {

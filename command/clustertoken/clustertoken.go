@@ -224,7 +224,7 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 	}
 	configured, _ := options.ConfiguredEtcdPrefix(c)
 	prefix := apiserver.StoragePrefix([]string{etcdPrefix + "=" + cmp.Or(c.String(etcdPrefix), configured)})
-	cluster := membership.Cluster{Alone: where.BuiltIn(), Prefix: prefix, Ways: apiserver.Ways}
+	cluster := membership.Cluster{PrivateStorage: where.BuiltIn(), Prefix: prefix, Ways: apiserver.Ways}
 	if where.BuiltIn() { // the server that runs has it
 		var release func()
 		if where.Etcd, release, err = etcdSocket(c.String("data-dir")); err != nil {

@@ -30,7 +30,7 @@ func keysOf(c *cli.Context, file string) error {
 // clusterOf is the cluster of the configured server, in a datastore that no server uses.
 func clusterOf(c *cli.Context, kv clientv3.KV) membership.Cluster {
 	prefix, _ := options.ConfiguredEtcdPrefix(c)
-	return membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}), Alone: true, Ways: apiserver.Ways}
+	return membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}), PrivateStorage: true, Ways: apiserver.Ways}
 }
 
 // withEncryption calls check with the path of the encryption configuration of the configured server. If there is none, an argument of the

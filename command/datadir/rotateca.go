@@ -59,7 +59,7 @@ run says what comes next, and is refused while a server has not taken the step b
 					return err
 				case sealed:
 					return rotateShared(ctx, c, cluster, dir)
-				case !cluster.Alone:
+				case !cluster.PrivateStorage:
 					return clustertoken.Needed("keys")
 				case c.Bool(dropOld):
 					return dropFormer(ctx, c, cluster, dir)

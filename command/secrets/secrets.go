@@ -140,7 +140,7 @@ func open(ctx context.Context, c *cli.Context, cluster membership.Cluster) (*sto
 		return nil, nil, err
 	case sealed:
 		s.content = content
-	case !cluster.Alone:
+	case !cluster.PrivateStorage:
 		return nil, nil, clustertoken.Needed("key")
 	default:
 		s.token = nil

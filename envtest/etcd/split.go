@@ -35,9 +35,9 @@ func split(l net.Listener) (grpc, plain net.Listener) {
 				case n == 0 || err != nil && err != io.ErrUnexpectedEOF:
 					conn.Close()
 				case string(head[:n]) == http2Preface:
-					g.give(&begun{conn, head[:n]})
+					g.give(&peekedConn{conn, head[:n]})
 				default:
-					p.give(&begun{conn, head[:n]})
+					p.give(&peekedConn{conn, head[:n]})
 				}
 			}()
 		}
@@ -49,13 +49,13 @@ func split(l net.Listener) (grpc, plain net.Listener) {
 // HTTP/1 begins.
 const http2Preface = "PRI "
 
-// begun is a connection whose beginning has been read.
-type begun struct {
+// peekedConn is a connection whose beginning has been read.
+type peekedConn struct {
 	net.Conn
 	head []byte
 }
 
-func (c *begun) Read(b []byte) (int, error) {
+func (c *peekedConn) Read(b []byte) (int, error) {
 	if len(c.head) > 0 {
 		n := copy(b, c.head)
 		c.head = c.head[n:]

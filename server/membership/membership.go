@@ -38,8 +38,8 @@ const encryptionOption = "--encryption-provider-config"
 type Cluster struct {
 	KV     clientv3.KV // Join writes; Check only reads
 	Prefix string      // of the API server's keys, with a slash at the end
-	// Alone says that no other server can use the datastore, so that none needs the token.
-	Alone bool
+	// PrivateStorage says that no other server can use the datastore, so that none needs the token.
+	PrivateStorage bool
 	// Ways returns how an API server with an encryption configuration can read Secrets, or why it would not accept that.
 	Ways func(content []byte) ([]Stored, error)
 }
@@ -199,7 +199,7 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 		}
 		return certs.WriteEncryption(s.Certs.Dir, made)
 	}
-	if c.Alone { // nobody else writes the record, and a kill must not leave one whose keys are nowhere
+	if c.PrivateStorage { // nobody else writes the record, and a kill must not leave one whose keys are nowhere
 		if err := writeFiles(); err != nil {
 			return Outcome{}, false, err
 		}
@@ -207,7 +207,7 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 	if ok, err := c.write(ctx, value, revision); err != nil || !ok {
 		return Outcome{}, ok, err
 	}
-	if !c.Alone {
+	if !c.PrivateStorage {
 		err = writeFiles()
 	}
 	return Outcome{Recorded: true, Stored: s.Token != nil}, true, err
@@ -216,7 +216,7 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 // newEncryption returns the encryption configuration that s makes for a new cluster, or nil. Servers that share a datastore
 // without a token could not give each other the key.
 func (c Cluster) newEncryption(ctx context.Context, s Server, has []byte, revision int64) ([]byte, error) {
-	if s.NewEncryption == nil || has != nil || revision != 0 || !c.Alone && s.Token == nil {
+	if s.NewEncryption == nil || has != nil || revision != 0 || !c.PrivateStorage && s.Token == nil {
 		return nil, nil
 	}
 	if _, err := os.Stat(certs.EncryptionFile(s.Certs.Dir)); !errors.Is(err, os.ErrNotExist) {

@@ -623,7 +623,7 @@ func TestNewEncryption(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := emptyCluster(t)
-			c.Alone = tc.alone
+			c.PrivateStorage = tc.alone
 			var token *Token
 			if tc.token {
 				token = newToken(t)
@@ -657,10 +657,10 @@ func TestNewEncryption(t *testing.T) {
 // A cluster that began on a server alone is moved to a database: the first server with a token gives the others the key.
 func TestNewEncryptionGoesToOtherServers(t *testing.T) {
 	c, one := emptyCluster(t), newServer(t, nil)
-	c.Alone, one.NewEncryption = true, func() ([]byte, error) { return []byte("key-1"), nil }
+	c.PrivateStorage, one.NewEncryption = true, func() ([]byte, error) { return []byte("key-1"), nil }
 	c.join(t, one)
 	c.put(t, prefix+"namespaces/default", "{}")
-	c.Alone, one.Token = false, newToken(t)
+	c.PrivateStorage, one.Token = false, newToken(t)
 	two := newServer(t, one.Token)
 	c.join(t, one)
 	if c.join(t, two); two.encryption(t) != "key-1" || one.encryption(t) != "key-1" {

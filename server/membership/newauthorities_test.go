@@ -55,7 +55,7 @@ func TestNewAuthorities(t *testing.T) {
 			for _, recorded := range []bool{true, false} {
 				t.Run(kind+", "+name+map[bool]string{true: "", false: ", no record"}[recorded], func(t *testing.T) {
 					c := clusterIn(emptyStore(t, kind == "database"), prefix)
-					c.Alone = kind == "alone"
+					c.PrivateStorage = kind == "alone"
 					s := newServer(t, nil)
 					if recorded {
 						c.join(t, s)
@@ -128,7 +128,7 @@ func TestAServerAloneIsKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := emptyCluster(t), newServer(t, nil)
-			c.Alone = true
+			c.PrivateStorage = true
 			made := 0
 			s.NewEncryption = func() ([]byte, error) { made++; return fmt.Appendf(nil, "key-%d", made), nil }
 			dying := &kv{KV: c.KV}

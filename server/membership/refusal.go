@@ -82,7 +82,7 @@ func (c Cluster) other(r *record, s Server, reason string) error {
 		ways = append(ways, "move these files away, if the datastore is a backup from before a replacement of keys: the start fetches its keys")
 	case r != nil && len(r.Sealed) > 0:
 		ways = append(ways, fmt.Sprintf("give the file with the token that its servers share as --%s", Option))
-	case !c.Alone && (r == nil || len(r.Sealed) == 0):
+	case !c.PrivateStorage && (r == nil || len(r.Sealed) == 0):
 		ways = append(ways, fmt.Sprintf("start the server that has them with --%s, and then this one, with the same token and a new --data-dir", Option))
 	}
 	ways = append(ways,

@@ -23,7 +23,7 @@ func StayAtHost(resolver webhook.AuthenticationInfoResolver) webhook.Authenticat
 			return nil, err
 		}
 		c = rest.CopyConfig(c) // it may be the configuration of all clients of this API server
-		c.Wrap(func(next http.RoundTripper) http.RoundTripper { return staying{next} })
+		c.Wrap(func(next http.RoundTripper) http.RoundTripper { return sameHostTransport{next} })
 		return c, nil
 	}
 	return &webhook.AuthenticationInfoResolverDelegator{
@@ -45,10 +45,10 @@ func StayingPlugin(plugin admission.Interface, _ string) admission.Interface {
 	return plugin
 }
 
-// staying refuses what http.Client sends because of a redirect to another host.
-type staying struct{ next http.RoundTripper }
+// sameHostTransport refuses what http.Client sends because of a redirect to another host.
+type sameHostTransport struct{ next http.RoundTripper }
 
-func (s staying) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s sameHostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Response != nil && r.Response.Request != nil && origin(r) != origin(r.Response.Request) {
 		if r.Body != nil {
 			r.Body.Close()
@@ -59,7 +59,7 @@ func (s staying) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets upstream find the transport.
-func (s staying) WrappedRoundTripper() http.RoundTripper { return s.next }
+func (s sameHostTransport) WrappedRoundTripper() http.RoundTripper { return s.next }
 
 // origin is where a request goes. Its Host is the webhook's, where the URL has an endpoint's.
 func origin(r *http.Request) string {

@@ -78,7 +78,7 @@ var All = []Mirror{
 	{"server/apiserver/openapi/documents.go", genericServer + "/routes", "OpenAPI.InstallV2", "19026e6be7a8"},
 	{"server/apiserver/openapi/documents.go", genericServer + "/routes", "OpenAPI.InstallV3", "7b536819cb09"},
 	{"server/apiserver/openapi/aggregator.go", aggregator, "APIAggregator.PrepareRun", "09eba7e906bd"},
-	{"server/apiserver/egress/towards.go", "k8s.io/apiserver/pkg/util/webhook", "NewGenericWebhook", "7d1ba3853bd8"},
+	{"server/apiserver/egress/pinned.go", "k8s.io/apiserver/pkg/util/webhook", "NewGenericWebhook", "7d1ba3853bd8"},
 	{"server/apiserver/egress/redirects.go", "k8s.io/apiserver/pkg/util/webhook", "ClientManager.HookClient", "24eb4000671d"},
 	{"server/controllers/controllers.go", controllerApp, "Run", "524e464d904e"},
 	{"server/controllers/controllers.go", controllerApp, "NewControllerManagerCommand", "73f8ab311e9b"},

@@ -28,13 +28,14 @@ func Towards(selector *egressselector.EgressSelector, kubeconfigs func() ([]stri
 		return nil, err
 	}
 	if dial := dialers[egressselector.ControlPlane]; dial != nil {
-		t := &towards{dial: dial, kubeconfigs: kubeconfigs, named: map[string]bool{}}
+		t := &pinnedSelector{dial: dial, kubeconfigs: kubeconfigs, named: map[string]bool{}}
 		dialers[egressselector.ControlPlane] = t.connect
 	}
 	return egressselector.NewEgressSelectorWithMap(dialers), nil
 }
 
-type towards struct {
+// pinnedSelector dials only the addresses in the kubeconfigs.
+type pinnedSelector struct {
 	dial        utilnet.DialFunc
 	kubeconfigs func() ([]string, error)
 
@@ -42,14 +43,14 @@ type towards struct {
 	named map[string]bool // addresses in the kubeconfigs, now or earlier: upstream keeps a client until a new file is right
 }
 
-func (t *towards) connect(ctx context.Context, network, address string) (net.Conn, error) {
+func (t *pinnedSelector) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	if !t.isNamed(address) {
 		return nil, fmt.Errorf("%w: %q", ErrRedirect, address)
 	}
 	return t.dial(ctx, network, address)
 }
 
-func (t *towards) isNamed(address string) bool {
+func (t *pinnedSelector) isNamed(address string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	files, _ := t.kubeconfigs() // what cannot be read names nothing

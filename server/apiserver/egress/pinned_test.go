@@ -67,7 +67,7 @@ func TestTowards(t *testing.T) {
 // A redirect at the same host is followed.
 func TestStaying(t *testing.T) {
 	passed := errors.New("passed")
-	s := staying{roundTripper(func(*http.Request) (*http.Response, error) { return nil, passed })}
+	s := sameHostTransport{roundTripper(func(*http.Request) (*http.Response, error) { return nil, passed })}
 	for to, want := range map[string]error{
 		"https://hook.example/other": passed, "https://hook.example:8443/": ErrRedirect, "http://hook.example/": ErrRedirect, "https://other.example/": ErrRedirect,
 	} {
