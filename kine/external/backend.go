@@ -125,7 +125,7 @@ func (b *Backend) start(ctx context.Context) error {
 		defer stop()
 		b.tail.run(life)
 	})
-	if _, err := b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
+	if _, err := b.create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
 		return err
 	}
 	b.work.Go(func() { b.expire(ctx) })

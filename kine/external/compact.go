@@ -48,7 +48,7 @@ func (b *Backend) compact(ctx context.Context, revision, now int64) (err error) 
 	for compacted < revision {
 		next := min(compacted+compactBatch, revision)
 		done, err := b.compactBatch(ctx, compacted, next)
-		for tries := 1; err != nil && tries < compactTries && (b.table.IsTxRetry(err) || conflicts(err)); tries++ {
+		for tries := 1; err != nil && tries < compactTries && conflicts(err); tries++ {
 			select {
 			case <-time.After(compactPause):
 			case <-ctx.Done():

@@ -5,17 +5,12 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/drivers"
-	"github.com/k3s-io/kine/pkg/drivers/generic"
-	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Settings of kine's SQL drivers. The batches are those of kine (kine pkg/app).
 const (
 	// openConns bounds the connections of one server for reads. kine has no bound, and PostgreSQL allows
 	// 100 for all clients by default. All of them stay open for idleTime: a new one costs more than
@@ -26,7 +21,7 @@ const (
 	idleTime     = 5 * time.Minute
 )
 
-// Database is a database of the user's behind one of kine's drivers.
+// Database is a PostgreSQL or a MySQL of the user's.
 type Database struct {
 	kind    *driver
 	rest    string // of the endpoint, after ://
@@ -34,31 +29,34 @@ type Database struct {
 	secrets []string
 }
 
-// driver is one of kine's drivers, with what it lacks.
+// driver is what differs between the kinds of databases.
 type driver struct {
 	form  string // for messages
 	tools string // for backups and for looking into the database
 	parse func(rest string) (where string, secrets []string, err error)
-	// prepare connects once, creates the database if necessary, and returns the configuration
-	// for open.
-	prepare func(ctx context.Context, rest string, files tls.Config) (config drivers.Config, release func(), err error)
-	open    func(context.Context, *sync.WaitGroup, *drivers.Config) (bool, server.Backend, error)
-	// rows opens kine's table for its writer, follow calls wake when there are rows of any server, until
+	// prepare connects once, creates the database if necessary, and returns the DSN for the others.
+	prepare func(ctx context.Context, rest string, files tls.Config) (dsn string, release func(), err error)
+	open    func(dsn string) (*sql.DB, error)
+	// rows opens the table for its writer, follow calls wake when there are rows of any server, until
 	// ctx ends, and failed when it cannot, and the parameters of a statement begin with param, and have numbers if numbered.
-	rows     func(ctx context.Context, dsn string, dialect *generic.Generic) (inserter, error)
+	rows     func(ctx context.Context, dsn string) (inserter, error)
 	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64), failed func(error))
 	keys     keyQuery
 	param    string
 	numbered bool
 
-	create string // makes the table
+	// The statements of newDialect that differ: rangeIDs selects the newest rows of a range, and listSQL reads them.
+	rangeIDs, listSQL, compactSQL, sizeSQL string
+	startKey                               func(key string) string // the first key that is not before key. It may be nil
+
+	create string // makes the table with its indexes
 	names  string // type of its column name
 	grant  string // permits to make and to use the table
 	lock   string // takes the lock of a transaction with new rows
 
-	// connect opens a database that exists: for a server, the primary.
-	connect func(rest string, files tls.Config, server bool) (db *sql.DB, release func(), err error)
 	// For [Table]:
+	// connect opens a database that exists.
+	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
 	// primary refuses a database in which running servers cannot be seen.
 	primary func(context.Context, *sql.DB) error
 	others  string // counts the other connections to the database
@@ -130,33 +128,32 @@ func (e *Database) Open(ctx context.Context, o Options) (*Backend, error) {
 	return b, e.safe(err)
 }
 
-// madeTries is how often Open tries again if another server has made a table or an index at the same moment. It is
-// more than kine's driver makes.
+// madeTries is how often Open tries again if another server has made the table at the same moment.
 const madeTries = 10
 
 func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) {
 	first, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	files := tls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile}
-	config, release, err := e.kind.prepare(first, e.rest, files)
+	dsn, release, err := e.kind.prepare(first, e.rest, files)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.own(first, files); err != nil {
-		release()
-		return nil, err
-	}
 	b := &Backend{external: e, state: o.State, warn: o.Warn, wentBack: o.WentBack, release: release}
-	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
-
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	b.life, b.cancel = life, end
 	inTime := context.AfterFunc(ctx, end)
-	var backend server.Backend
-	if _, backend, err = e.kind.open(life, &b.work, &config); err == nil {
-		err = b.attach(life, backend, config.DataSourceName)
-	} else {
-		err = of("CREATE INDEX IF NOT EXISTS … ON kine", err)
+	if b.reads, err = e.kind.open(dsn); err == nil {
+		b.work.Go(func() {
+			<-life.Done()
+			b.reads.Close()
+		})
+		b.reads.SetMaxOpenConns(openConns)
+		b.reads.SetMaxIdleConns(idleConns)
+		b.reads.SetConnMaxIdleTime(idleTime)
+		if err = e.ensureTable(first, b.reads); err == nil {
+			err = b.attach(life, dsn)
+		}
 	}
 	if !inTime() && err == nil {
 		err = ctx.Err()
@@ -169,28 +166,23 @@ func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) 
 	return b, nil
 }
 
-// attach takes the connections and statements of a backend of kine's, and adds a writer, a reader and the loop that follows the table.
-func (b *Backend) attach(life context.Context, kines server.Backend, dsn string) error {
+// attach adds a writer, a reader and the loop that follows the table.
+func (b *Backend) attach(life context.Context, dsn string) error {
 	kind := b.external.kind
-	dialect, err := dialectOf(kines)
+	rows, err := kind.rows(life, dsn)
 	if err != nil {
 		return err
 	}
-	rows, err := kind.rows(life, dsn, dialect)
-	if err != nil {
-		return err
-	}
-	rewrite(dialect, kind.param, kind.numbered)
 	b.watchdog = &watchdog{life: life, question: rows.ping,
 		lost: func(err error) { b.tell(b.named(err)) },
 		refresh: func() {
 			b.reads.SetMaxIdleConns(0)
 			b.reads.SetMaxIdleConns(idleConns)
 		}}
-	b.reads, b.table = dialect.DB, dialect
+	b.table = newDialect(b.reads, kind)
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, read: b.readKeys}
-	reader := newTailReader(dialect, b.watchdog)
+	reader := newTailReader(b.table, b.watchdog)
 	b.tail = newTail(reader.read, func(err error) {
 		if b.warn != nil {
 			b.warn(fmt.Errorf("watches wait: %w", b.named(err)))

@@ -96,9 +96,9 @@ func isDenied(err error) bool {
 }
 
 // conflicts recognises that a statement was ended for the sake of another one, and can be tried again:
-// deadlock_detected, serialization_failure, ER_LOCK_DEADLOCK.
+// deadlock_detected, serialization_failure, ER_LOCK_DEADLOCK, ER_CHECKREAD.
 func conflicts(err error) bool {
-	return code(err) == "40P01" || code(err) == "40001" || number(err) == 1213
+	return slices.Contains([]string{"40P01", "40001"}, code(err)) || slices.Contains([]uint16{1213, 1020}, number(err))
 }
 
 // refusedStatement tells whether the database itself has answered a statement with the error, and goes on.

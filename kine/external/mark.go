@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	kinetls "github.com/k3s-io/kine/pkg/tls"
 )
 
 // A program that writes without Karve's lock can commit a revision after a later one, which lists and watches then lack. So the
@@ -24,20 +22,14 @@ const lookSQL = "SELECT name, " + leaseColumn + " FROM kine WHERE id = 0"
 // errForeign is the error for a table that this Karve has not made.
 var errForeign = errors.New("its table kine is not Karve's: k3s, another kine or an earlier Karve has made it. Name another database, stop that program, and copy the cluster with karve datastore migrate")
 
-// own makes the table, or refuses one that Karve has not made. It changes no table: kine's driver would add indexes to one, and to rename
+// ensureTable makes the table, or refuses one that Karve has not made. It changes no table: to rename
 // its column ends what uses it.
-func (e *Database) own(ctx context.Context, files kinetls.Config) error {
-	db, release, err := e.kind.connect(e.rest, files, true)
-	if err != nil {
-		return err
-	}
-	defer release()
-	defer db.Close()
+func (e *Database) ensureTable(ctx context.Context, db *sql.DB) error {
 	marked, exact, err := e.kind.look(ctx, db)
 	switch {
 	case isMissing(err): // if another server makes it first, Open tries again
 		_, err := db.ExecContext(ctx, e.kind.create)
-		return of(e.kind.create, err)
+		return inStatement(e.kind.create, err)
 	case err == nil && !(marked && exact):
 		return refusal{errForeign}
 	}
@@ -51,7 +43,7 @@ func (k *driver) look(ctx context.Context, db *sql.DB) (marked, exact bool, err 
 		return false, false, nil
 	}
 	if err != nil {
-		return false, false, of(lookSQL, err)
+		return false, false, inStatement(lookSQL, err)
 	}
 	defer rows.Close()
 	columns, err := rows.ColumnTypes()
@@ -62,8 +54,8 @@ func (k *driver) look(ctx context.Context, db *sql.DB) (marked, exact bool, err 
 	return true, columns[0].DatabaseTypeName() == k.names, rows.Err()
 }
 
-// of is the error of a statement, which it names if the database has answered.
-func of(statement string, err error) error {
+// inStatement is the error of a statement, which it names if the database has answered.
+func inStatement(statement string, err error) error {
 	if !isAnswer(err) {
 		return err
 	}

@@ -10,8 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/k3s-io/kine/pkg/drivers"
-	kinemysql "github.com/k3s-io/kine/pkg/drivers/mysql"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/sirupsen/logrus"
 )
@@ -21,12 +20,18 @@ var mySQL = driver{
 	tools:   "mysqldump and mysql (mariadb-dump and mariadb)",
 	parse:   parseMySQL,
 	prepare: prepareMySQL,
-	open:    kinemysql.New,
+	open:    openMySQL,
 
-	rows:   openMySQLTable,
-	follow: followMySQL,
-	keys:   mysqlKeyQuery,
-	param:  "?",
+	rows:       openMySQLTable,
+	follow:     followMySQL,
+	keys:       mysqlKeyQuery,
+	param:      "?",
+	rangeIDs:   generic.BetweenNameSQL,
+	listSQL:    generic.ListFmt,
+	compactSQL: "DELETE kv FROM kine AS kv INNER JOIN %s ON kv.id = ks.id",
+	sizeSQL: `SELECT SUM(data_length + index_length) FROM information_schema.TABLES
+		WHERE table_schema = DATABASE() AND table_name = 'kine'`,
+
 	// kine's own column name is compared without regard to case, and takes ASCII only.
 	create: `CREATE TABLE kine (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, name VARBINARY(630), created INTEGER, deleted INTEGER,
 		create_revision BIGINT UNSIGNED, prev_revision BIGINT UNSIGNED, ` + leaseColumn + ` INTEGER, value MEDIUMBLOB, old_value MEDIUMBLOB,
@@ -82,10 +87,10 @@ func parseMySQL(rest string) (where string, secrets []string, err error) {
 var tlsConfigs atomic.Int64
 
 // prepareMySQL registers the TLS configuration, because a DSN can only name one.
-func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers.Config, release func(), err error) {
+func prepareMySQL(ctx context.Context, rest string, files tls.Config) (dsn string, release func(), err error) {
 	dsn, config, release, err := securedMySQL(rest, files)
 	if err != nil {
-		return drivers.Config{}, nil, err
+		return "", nil, err
 	}
 	err = tryMySQL(ctx, config)
 	if number(err) == 1049 { // ER_BAD_DB_ERROR
@@ -94,7 +99,19 @@ func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers
 	if err != nil {
 		release()
 	}
-	return drivers.Config{DataSourceName: dsn}, release, err
+	return dsn, release, err
+}
+
+func openMySQL(dsn string) (*sql.DB, error) {
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(connector), nil
 }
 
 // securedMySQL is the DSN with the files, its configuration, and what removes their registration.
@@ -125,7 +142,7 @@ func securedMySQL(rest string, files tls.Config) (dsn string, _ *mysql.Config, r
 	config.InterpolateParams = true // without it, each query is prepared and closed: three packets instead of one
 	dsn = config.FormatDSN()
 	if _, err := mysql.ParseDSN(dsn); err != nil && config.Collation != "" {
-		// Parameters cannot be quoted in some multibyte character sets. The columns of kine's table have their own.
+		// Parameters cannot be quoted in some multibyte character sets. The columns of the table have their own.
 		config.Collation = ""
 		dsn = config.FormatDSN()
 	}
@@ -137,7 +154,7 @@ func securedMySQL(rest string, files tls.Config) (dsn string, _ *mysql.Config, r
 }
 
 // connectMySQL opens the database, and does not create it.
-func connectMySQL(rest string, files tls.Config, _ bool) (*sql.DB, func(), error) {
+func connectMySQL(rest string, files tls.Config) (*sql.DB, func(), error) {
 	_, config, release, err := securedMySQL(rest, files)
 	if err != nil {
 		return nil, nil, err

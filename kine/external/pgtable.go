@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 )
 
@@ -32,18 +32,30 @@ const (
 	pgKnows = "select 1 / count(*) from (select coalesce(max(id), 0) as id from kine) as newest where id >= $1 and id <= coalesce(" + pgLast + ", 0)"
 )
 
-// pgTable is kine's table in PostgreSQL.
+// pgTable is the table in PostgreSQL.
 type pgTable struct {
-	db      *sql.DB // of one connection
-	line    *line
-	config  *pgx.ConnConfig // of other connections
-	dialect *generic.Generic
+	db     *sql.DB // of one connection
+	line   *line
+	config *pgx.ConnConfig // of other connections
+}
+
+// pgInsert inserts a row unless the key is at another revision than the previous one, as kine does.
+var pgInsert = query.New(`
+	INSERT INTO kine(name, created, deleted, create_revision, prev_revision, `+leaseColumn+`, value, old_value)
+	WITH
+	ikv AS (SELECT id, create_revision, value FROM kine WHERE id = ? AND deleted = 0)
+	SELECT ?, ?, ?, (SELECT COALESCE(NULLIF(create_revision, 0), id) FROM ikv), ?, ?, ?, (SELECT value FROM ikv)
+	WHERE COALESCE((SELECT MAX(id) FROM kine WHERE name = ?), 0) = ?
+	RETURNING id`, "$", true, "InsertReturning")
+
+func pgArguments(w *write) []any {
+	return []any{w.previous, w.key, columnOf(w.created), columnOf(w.deleted), w.previous, w.ttl, w.value, w.key, w.previous}
 }
 
 // pgConfig is the configuration of a connection of which both ends notice within seconds that the other is gone, and whose
 // statements wait for a lock for lockLimit.
 func pgConfig(dsn string) (*pgx.ConnConfig, error) {
-	config, err := pgx.ParseConfig("postgres://" + dsn)
+	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +74,7 @@ func pgConfig(dsn string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
+func openPostgresTable(_ context.Context, dsn string) (inserter, error) {
 	config, err := pgConfig(dsn)
 	if err != nil {
 		return nil, err
@@ -71,7 +83,7 @@ func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) 
 	writes.DialFunc = line.dial(config.DialFunc)
 	db := stdlib.OpenDB(*writes)
 	db.SetMaxOpenConns(1)
-	return &pgTable{db, line, config, dialect}, nil
+	return &pgTable{db, line, config}, nil
 }
 
 func (t *pgTable) close() { t.db.Close() }
@@ -79,13 +91,13 @@ func (t *pgTable) close() { t.db.Close() }
 func (t *pgTable) primary() *sql.DB { return t.db }
 
 func (t *pgTable) ping(ctx context.Context) error {
-	return withPostgres(ctx, t.config, func(context.Context, *pgx.Conn) error { return nil })
+	return tryPostgres(ctx, t.config)
 }
 
 // insert sends the whole transaction at once, so it takes one round trip.
 func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange, known int64) (revisions []int64, err error) {
 	defer func(began time.Time) {
-		observe(t.dialect, began, err, t.dialect.InsertReturningSQL.Fill(batch[0].arguments()))
+		observe(began, err, pgInsert.Fill(pgArguments(batch[0])))
 	}(time.Now())
 	conn, err := connected(ctx, t.db)
 	if err != nil {
@@ -146,7 +158,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 		b, first = &pgx.Batch{}, 0
 	}
 	for _, one := range batch {
-		b.Queue(t.dialect.InsertReturningSQL.Query, one.arguments()...)
+		b.Queue(pgInsert.Query, pgArguments(one)...)
 	}
 	end := func(b *pgx.Batch) {
 		b.Queue("select pg_notify($1, (select max(id)::text from kine))", pgChannel)

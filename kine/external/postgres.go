@@ -1,7 +1,6 @@
 package external
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -10,12 +9,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/k3s-io/kine/pkg/drivers"
-	"github.com/k3s-io/kine/pkg/drivers/pgsql"
+	"github.com/k3s-io/kine/pkg/query"
 	kinetls "github.com/k3s-io/kine/pkg/tls"
 )
 
@@ -24,15 +21,36 @@ var postgres = driver{
 	tools:   "pg_dump, pg_restore and psql",
 	parse:   parsePostgres,
 	prepare: preparePostgres,
-	open:    pgsql.New,
+	open:    openPostgres,
 
 	rows:   openPostgresTable,
 	follow: followPostgres,
 	keys:   pgKeyQuery,
 	param:  "$",
 
+	// MAX(id) would not use kine_list_query_index.
+	rangeIDs: `SELECT DISTINCT ON (name) name AS ikv_name, id, deleted AS ikv_deleted FROM kine
+		WHERE name >= ? AND name < ? %s ORDER BY ikv_name ASC, id DESC`,
+	listSQL: `
+		WITH
+		ikv AS (%s),
+		ckv AS (SELECT * FROM (%s) AS current_rev, (%s) AS compact_rev),
+		mkv AS (SELECT %s FROM kine INNER JOIN ikv USING (id) WHERE (ikv_deleted = 0 OR ?) ORDER BY ikv_name ASC ` + query.LimitToken + `),
+		fkv AS (SELECT * FROM mkv UNION ALL SELECT %s WHERE NOT EXISTS (SELECT * FROM mkv))
+		SELECT * from ckv, fkv ORDER BY name ASC`,
+	compactSQL: "DELETE FROM kine AS kv USING %s WHERE kv.id = ks.id",
+	sizeSQL:    "SELECT pg_total_relation_size('kine')",
+	startKey:   pgStartKey,
+
+	// One transaction: no other program sees the table without its indexes.
 	create: `CREATE TABLE kine (id BIGSERIAL PRIMARY KEY, name text COLLATE "C", created INTEGER, deleted INTEGER,
-		create_revision BIGINT, prev_revision BIGINT, ` + leaseColumn + ` INTEGER, value bytea, old_value bytea)`,
+		create_revision BIGINT, prev_revision BIGINT, ` + leaseColumn + ` INTEGER, value bytea, old_value bytea);
+		CREATE INDEX kine_name_index ON kine (name);
+		CREATE INDEX kine_name_id_index ON kine (name, id);
+		CREATE INDEX kine_id_deleted_index ON kine (id, deleted);
+		CREATE INDEX kine_prev_revision_index ON kine (prev_revision);
+		CREATE UNIQUE INDEX kine_name_prev_revision_uindex ON kine (name, prev_revision);
+		CREATE INDEX kine_list_query_index ON kine (name, id DESC, deleted)`,
 	names: "TEXT",
 	grant: "GRANT USAGE, CREATE ON SCHEMA NAME TO USER (or for a table that is there, ALTER TABLE kine OWNER TO USER)",
 	lock:  fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", pgLock),
@@ -62,7 +80,23 @@ func postgresPrimary(ctx context.Context, db *sql.DB) error {
 // defaultDatabase is the default of kine and k3s.
 const defaultDatabase = "kubernetes"
 
-// postgresURL is the URL with the name of the database as a parameter: kine's driver reads that of the path in lower case.
+// pgStartKey is the first key that is not before key. No key has a NUL, which PostgreSQL refuses.
+func pgStartKey(key string) string {
+	if begin, next := strings.CutSuffix(key, "\x00"); next {
+		return begin + "\x01"
+	}
+	return key
+}
+
+func openPostgres(dsn string) (*sql.DB, error) {
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return stdlib.OpenDB(*config), nil
+}
+
+// postgresURL is the URL with the name of a database.
 func postgresURL(rest string) (*url.URL, error) {
 	if AtAfterHost(rest) {
 		return nil, errAt
@@ -75,10 +109,9 @@ func postgresURL(rest string) (*url.URL, error) {
 	if err != nil {
 		return nil, errors.New("not a URL; special characters of a parameter are percent-encoded in one")
 	}
-	if !query.Has("dbname") && !query.Has("database") {
-		query.Set("dbname", cmp.Or(strings.TrimLeft(u.Path, "/"), defaultDatabase))
+	if strings.Trim(u.Path, "/") == "" && !query.Has("dbname") && !query.Has("database") {
+		u.Path = "/" + defaultDatabase
 	}
-	u.Path, u.RawQuery = "/", query.Encode()
 	return u, nil
 }
 
@@ -107,18 +140,17 @@ func userSecrets(u *url.URL) []string {
 	return []string{password, written}
 }
 
-// preparePostgres connects once, because kine's driver makes 300 attempts whatever the answer
-// is. It adds the files to the URL as the driver does.
-func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ drivers.Config, release func(), err error) {
+// preparePostgres connects once, and adds the files to the URL.
+func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (dsn string, release func(), err error) {
 	u, config, err := postgresConfig(rest, files, true)
 	if err != nil {
-		return drivers.Config{}, nil, err
+		return "", nil, err
 	}
-	err = withPostgres(ctx, config, isFree)
+	err = tryPostgres(ctx, config)
 	if code(err) == "3D000" { // invalid_catalog_name
 		err = createPostgres(ctx, config)
 	}
-	return drivers.Config{DataSourceName: strings.TrimPrefix(u.String(), "postgres://")}, func() {}, err
+	return u.String(), func() {}, err
 }
 
 // postgresConfig is the URL with the files, and its configuration. For a server, it is that of a primary unless the user has decided.
@@ -151,52 +183,21 @@ func postgresConfig(rest string, files kinetls.Config, server bool) (*url.URL, *
 }
 
 // connectPostgres opens the database, and does not create it.
-func connectPostgres(rest string, files kinetls.Config, server bool) (*sql.DB, func(), error) {
-	_, config, err := postgresConfig(rest, files, server)
+func connectPostgres(rest string, files kinetls.Config) (*sql.DB, func(), error) {
+	_, config, err := postgresConfig(rest, files, false)
 	if err != nil {
 		return nil, nil, err
 	}
 	return stdlib.OpenDB(*config), func() {}, nil
 }
 
-func withPostgres(ctx context.Context, config *pgx.ConnConfig, do func(context.Context, *pgx.Conn) error) error {
+// tryPostgres connects once.
+func tryPostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
-	return errors.Join(do(ctx, conn), conn.Close(ctx))
-}
-
-// freeLimit is how long a start waits for others' transactions.
-const freeLimit = time.Second
-
-// isFree returns an error if somebody has had a transaction open for freeLimit that has written into kine's table. kine's driver creates the
-// indexes at every start, if they do not exist. That waits for such a transaction without end, and the writes of all servers wait behind it.
-func isFree(ctx context.Context, conn *pgx.Conn) error {
-	var first []string
-	for began := time.Now(); ; {
-		rows, _ := conn.Query(ctx, `SELECT virtualtransaction FROM pg_locks WHERE relation = to_regclass('kine') AND mode = 'RowExclusiveLock' AND granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
-		now, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return err
-		}
-		if first == nil {
-			first = now
-		}
-		first = slices.DeleteFunc(first, func(open string) bool { return !slices.Contains(now, open) })
-		switch {
-		case len(first) == 0:
-			return nil
-		case time.Since(began) > freeLimit:
-			return fmt.Errorf("another program has had a transaction open for %v that has written into the table kine; wait for its end, or end it", freeLimit)
-		}
-		select {
-		case <-time.After(freeLimit / 20):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return conn.Close(ctx)
 }
 
 // createPostgres creates the database from the one that always exists.

@@ -128,7 +128,7 @@ func (r *reader) answer(batch []*ask) {
 // readKeys reads the newest rows of keys in one query.
 func (b *Backend) readKeys(ctx context.Context, keys []string) (revision int64, rows map[string]*server.KeyValue, err error) {
 	named, arguments := b.external.kind.keys(keys)
-	defer func(began time.Time) { observe(b.table, began, err, named.Fill(arguments)) }(time.Now())
+	defer func(began time.Time) { observe(began, err, named.Fill(arguments)) }(time.Now())
 	known := b.newest.Load()
 	result, err := b.reads.QueryContext(ctx, named.Query, arguments...)
 	if err != nil {

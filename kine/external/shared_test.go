@@ -197,7 +197,7 @@ func TestDatabaseTellsOfRows(t *testing.T) {
 		if err := a.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		prepared, release, err := a.external.kind.prepare(t.Context(), a.external.rest, tls.Config{})
+		dsn, release, err := a.external.kind.prepare(t.Context(), a.external.rest, tls.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestDatabaseTellsOfRows(t *testing.T) {
 		defer work.Wait()
 		defer cancel()
 		work.Go(func() {
-			a.external.kind.follow(ctx, prepared.DataSourceName, a.reads, func(revision int64) { told <- revision }, func(err error) { t.Error(err) })
+			a.external.kind.follow(ctx, dsn, a.reads, func(revision int64) { told <- revision }, func(err error) { t.Error(err) })
 		})
 		eventually.Receive(t, "the first", told) // it follows from now on
 		for n := range 5 {

@@ -9,22 +9,16 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/k3s-io/kine/pkg/drivers"
-	"github.com/k3s-io/kine/pkg/drivers/generic"
-	"github.com/k3s-io/kine/pkg/logstructured"
-	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/karve-k8s/karve/internal/eventually"
-	"github.com/karve-k8s/karve/kine/external/externaltest"
 )
 
-// table is a database behind kine's own code. It has the answers to kine's queries.
+// table is a database. It has the answers to queries.
 type table struct {
 	newest         int64
 	rows           []row // of any query
@@ -60,7 +54,7 @@ func (d *table) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, err
 // QueryContext answers as kine's SELECTs do: each row has the newest and the compacted revision, and
 // without a row there is one of nulls.
 func (d *table) QueryContext(_ context.Context, query string, _ []sqldriver.NamedValue) (sqldriver.Rows, error) {
-	if !strings.Contains(query, "fkv") { // one of the two revisions
+	if !strings.Contains(query, "created") { // one of the two revisions
 		if strings.Contains(query, "compact_rev_key") {
 			return &answer{columns: 1, rows: [][]sqldriver.Value{{int64(0)}}}, nil
 		}
@@ -132,19 +126,16 @@ func (a *answer) Next(to []sqldriver.Value) error {
 	return nil
 }
 
-// kineOn is kine's backend on a table, as kine's drivers make one.
+// kineOn is a backend on a table.
 func kineOn(t *testing.T, d *table) *Backend {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	b := anExternal()
 	b.cancel = cancel
-	dialect, err := generic.OpenDB(ctx, &b.work, "table", d, generic.ConnectionPoolConfig{MaxOpen: openConns}, "?", false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dialect.ErrCode = func(err error) string { return "" }
+	b.reads = sql.OpenDB(d)
+	b.work.Go(func() { <-ctx.Done(); b.reads.Close() })
 	b.watchdog = &watchdog{life: ctx, question: func(context.Context) error { return nil }, refresh: func() {}}
-	b.writer, b.life, b.table, b.reads = newWriter(ctx, rowsOf{d}), ctx, dialect, dialect.DB
+	b.writer, b.life, b.table = newWriter(ctx, rowsOf{d}), ctx, newDialect(b.reads, &mySQL)
 	b.tail = newTail(func(context.Context, int64) (server.EventBatch, int64, error) {
 		return server.EventBatch{CurrentRev: math.MaxInt64}, 0, nil
 	}, func(error) {})
@@ -271,26 +262,10 @@ func TestNoEventComesTwice(t *testing.T) {
 	}
 }
 
-// dialectOf reaches into kine, and says so when kine has changed.
-func TestDialectOf(t *testing.T) {
-	if _, err := dialectOf(externaltest.Backend(nil)); err == nil {
-		t.Error("a backend that is not kine's: want an error")
-	}
-	own := &generic.Generic{}
-	reached, err := dialectOf(logstructured.New(sqllog.New(own, &sync.WaitGroup{}, &drivers.Config{})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if reached != own {
-		t.Errorf("the dialect is another one")
-	}
-}
-
 // kine ends the process when the commit of a compaction fails.
 func TestACompactionWhoseCommitFailsIsAnError(t *testing.T) {
 	d := &table{newest: 3 * compactRetain}
 	b := kineOn(t, d)
-	b.table.CompactSQL = b.table.DeleteSQL // any statement
 	b.tail.at.Store(d.newest)
 	if _, err := b.Compact(t.Context(), compactRetain); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errCommit.Error()) {
 		t.Errorf("%v, want Unavailable and %q", err, errCommit)

@@ -167,7 +167,7 @@ func (t *Table) empty(ctx context.Context, isOwn func(string) bool) error {
 func (e *Database) openTable(ctx context.Context, o Options) (_ *Table, err error) {
 	limited, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	db, release, err := e.kind.connect(e.rest, kinetls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile}, false)
+	db, release, err := e.kind.connect(e.rest, kinetls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
 	if err != nil {
 		return nil, err
 	}

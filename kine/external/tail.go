@@ -205,7 +205,7 @@ func sameRow(a, b *server.Event) bool {
 
 // tailReader reads the events of a tail on a connection that it keeps, so that lists which take all others do not delay watches.
 type tailReader struct {
-	dialect  *generic.Generic
+	pool     *sql.DB
 	query    *query.Named
 	watchdog *watchdog
 	opened   func() // is called for each new connection
@@ -213,7 +213,7 @@ type tailReader struct {
 }
 
 func newTailReader(dialect *generic.Generic, w *watchdog) *tailReader {
-	return &tailReader{dialect: dialect, query: tailQuery(dialect), watchdog: w, opened: func() {}}
+	return &tailReader{pool: dialect.DB, query: tailQuery(dialect), watchdog: w, opened: func() {}}
 }
 
 func tailQuery(dialect *generic.Generic) *query.Named {
@@ -223,14 +223,14 @@ func tailQuery(dialect *generic.Generic) *query.Named {
 // read is called by one goroutine. After an error, it opens a new connection.
 func (r *tailReader) read(ctx context.Context, revision int64) (batch server.EventBatch, compacted int64, err error) {
 	defer func(began time.Time) {
-		observe(r.dialect, began, err, r.query.Fill([]any{revision}))
+		observe(began, err, r.query.Fill([]any{revision}))
 		if err != nil {
 			r.close()
 		}
 	}(time.Now())
 	rows, end, err := r.watchdog.first(ctx, func(ctx context.Context) (_ *sql.Rows, err error) {
 		if r.conn == nil {
-			if r.conn, err = r.dialect.DB.Conn(ctx); err != nil {
+			if r.conn, err = r.pool.Conn(ctx); err != nil {
 				r.conn = nil
 				return nil, err
 			}

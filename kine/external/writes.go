@@ -30,7 +30,7 @@ const (
 	endLimit = 2 * time.Second
 )
 
-// A write is a row for kine's table. Its revision is given by the database.
+// A write is a row for the table. Its revision is given by the database.
 type write struct {
 	ctx              context.Context // of the caller
 	key              string
@@ -53,12 +53,7 @@ func (w *write) leave(err error) written {
 	return written{err: err, unknown: !w.turn.CompareAndSwap(waits, abandoned)}
 }
 
-// arguments are those of kine's INSERT (kine pkg/drivers/generic, Insert).
-func (w *write) arguments() []any {
-	return []any{w.previous, w.key, columnOf(w.created), columnOf(w.deleted), w.previous, w.ttl, w.value, w.key, w.previous}
-}
-
-// columnOf is the value of a column that is a number in kine's table.
+// columnOf is the value of a column that is a number in the table.
 func columnOf(is bool) int64 {
 	if is {
 		return 1
@@ -73,7 +68,7 @@ type written struct {
 	unknown  bool // err leaves open whether the row is there
 }
 
-// An inserter inserts rows into kine's table.
+// An inserter inserts rows into the table.
 type inserter interface {
 	// insert writes a batch in one transaction, which no other server's overlaps, and returns
 	// their revisions. After an error nothing of the batch is there, unless the error is unknown.
