@@ -236,7 +236,7 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 	if err != nil {
 		return err
 	}
-	// kine's drivers log as if a server started and stopped. What fails is the command's error.
+	// kine logs as if a server started and stopped. What fails is the command's error.
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
 	logbridge.Install(silent)

@@ -33,7 +33,7 @@ func datastoreMigrate(c *cli.Context) error {
 		return err
 	}
 	show := output.Report(c)
-	// kine's drivers log as if a server started, and gRPC logs what fails. That is the command's error.
+	// kine logs as if a server started, and gRPC logs what fails. That is the command's error.
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
 	logbridge.Install(silent)

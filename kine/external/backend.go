@@ -146,12 +146,12 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	if b.reader != nil && revision == 0 && !keysOnly && !strings.Contains(key, "\x00") { // kine translates such a key
 		rev, kv, err := b.reader.get(limited, key)
 		if err == nil {
-			b.saw(rev)
+			b.advance(rev)
 		}
-		return rev, kv, b.status(ctx, heard(limited, err))
+		return rev, kv, b.status(ctx, guardError(limited, err))
 	}
 	batch, err := b.list(limited, key, "", 1, revision, false, keysOnly)
-	return batch.CurrentRev, newestOf(batch), b.status(ctx, heard(limited, err))
+	return batch.CurrentRev, newestOf(batch), b.status(ctx, guardError(limited, err))
 }
 
 // newestOf is the key of a list of one, or nil.
@@ -168,7 +168,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	defer cancel()
 	batch, err := b.list(limited, key, end, limit, revision, false, keysOnly)
 	if err != nil {
-		return batch.CurrentRev, nil, b.status(ctx, heard(limited, err))
+		return batch.CurrentRev, nil, b.status(ctx, guardError(limited, err))
 	}
 	kvs := make([]*server.KeyValue, len(batch.Events))
 	for i, e := range batch.Events {
@@ -192,9 +192,9 @@ func (b *Backend) list(ctx context.Context, key, end string, limit, revision int
 	}
 	batch, _, err := eventsOf(rows, revision, !keysOnly, false)
 	if err == nil {
-		err = b.fresh(known, batch.CurrentRev)
+		err = b.checkRevision(known, batch.CurrentRev)
 	}
-	b.saw(batch.CurrentRev)
+	b.advance(batch.CurrentRev)
 	return batch, err
 }
 
@@ -216,8 +216,8 @@ func eventsOf(rows *sql.Rows, revision int64, value, old bool) (batch server.Eve
 	return batch, compacted, err
 }
 
-// saw remembers a revision that is in the table, and wakes the loop that follows the table.
-func (b *Backend) saw(revision int64) {
+// advance remembers a revision that is in the table, and wakes the loop that follows the table.
+func (b *Backend) advance(revision int64) {
 	for old := b.newest.Load(); old < revision && !b.newest.CompareAndSwap(old, revision); old = b.newest.Load() {
 	}
 	b.tail.wake(revision)
@@ -238,7 +238,7 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	key = b.table.TranslateStartKey(key)
 	if revision == 0 {
 		rev, count, err := b.table.CountCurrent(limited, key, end)
-		return rev, count, b.status(ctx, heard(limited, err))
+		return rev, count, b.status(ctx, guardError(limited, err))
 	}
 	rev, compacted, count, err := b.table.Count(limited, key, end, revision)
 	switch {
@@ -248,7 +248,7 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	case revision < compacted:
 		err = server.ErrCompacted
 	}
-	return rev, count, b.status(ctx, heard(limited, err))
+	return rev, count, b.status(ctx, guardError(limited, err))
 }
 
 // createTries is how often a key that is deleted and created by others meanwhile is tried to be created.
@@ -259,7 +259,7 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, err := b.create(limited, key, value, lease)
-	return rev, b.status(ctx, heard(limited, err))
+	return rev, b.status(ctx, guardError(limited, err))
 }
 
 func (b *Backend) create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
@@ -311,13 +311,13 @@ func (b *Backend) change(ctx context.Context, one *write) (int64, *server.KeyVal
 	one.ctx = limited
 	rev, err := b.write(one)
 	if err != nil {
-		return 0, nil, false, b.status(ctx, heard(limited, err))
+		return 0, nil, false, b.status(ctx, guardError(limited, err))
 	}
 	if rev != 0 {
 		return rev, &server.KeyValue{Key: one.key, Value: one.value, Lease: one.ttl, ModRevision: rev}, true, b.status(ctx, nil)
 	}
 	batch, err := b.list(limited, one.key, "", 1, 0, false, false)
-	return batch.CurrentRev, newestOf(batch), false, b.status(ctx, heard(limited, err))
+	return batch.CurrentRev, newestOf(batch), false, b.status(ctx, guardError(limited, err))
 }
 
 // DbSize is the size of the table, in bytes.
@@ -325,7 +325,7 @@ func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	size, err := b.table.GetSize(limited)
-	return size, b.status(ctx, heard(limited, err))
+	return size, b.status(ctx, guardError(limited, err))
 }
 
 // CurrentRevision is the newest revision that this server knows of. It is no sign that the database answers.

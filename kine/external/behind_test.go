@@ -144,7 +144,7 @@ func TestDatabaseCompactionWaitsForWatches(t *testing.T) {
 		}
 		newest := createMany(t, a)
 		b.tail.at.Store(first)
-		b.saw(newest)
+		b.advance(newest)
 		if _, err := b.Compact(ctx, newest); err != nil {
 			t.Fatal(err)
 		}
@@ -363,11 +363,8 @@ func TestWhoseErrorAStatementHas(t *testing.T) {
 		"55P03": false, "57014": false, "53100": false, "25006": false, // a lock, a limit of time, a full disk, read-only
 	} {
 		refusal := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code}
-		if err := notInserted(refusal); isLost(err) == ofRow {
-			t.Errorf("an INSERT with %s: %v is %T", code, err, err)
-		}
-		if err := undecided(refusal); !isLost(err) {
-			t.Errorf("another statement with %s: %v is %T", code, err, err)
+		if outcomeOf(refusal) != notCommitted || refusedData(refusal) != ofRow {
+			t.Errorf("%s: of its row: %v", code, refusedData(refusal))
 		}
 	}
 	for number, c := range map[uint16]struct {
@@ -377,8 +374,9 @@ func TestWhoseErrorAStatementHas(t *testing.T) {
 		1406: {"22001", true}, 1062: {"23000", true}, // too long, a unique index
 		1969: {"70100", false}, 1205: {"HY000", false}, 1021: {"HY000", false}, 1290: {"HY000", false},
 	} {
-		if err := undone(&mysql.MySQLError{Number: number, SQLState: [5]byte([]byte(c.state))}); isLost(err) == c.ofRow {
-			t.Errorf("%d: %v is %T", number, err, err)
+		refusal := &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte(c.state))}
+		if outcomeOf(refusal) != notCommitted || refusedData(refusal) != c.ofRow {
+			t.Errorf("%d: of its row: %v", number, refusedData(refusal))
 		}
 	}
 }
@@ -420,7 +418,7 @@ func TestDatabaseAStatementThatIsEndedFailsTheBatch(t *testing.T) {
 			table.n = 0
 			commitOf(w, batch...)
 			for _, one := range batch {
-				if got := eventually.Receive(t, "an answer", one.answer); got.err == nil || got.unknown {
+				if got := eventually.Receive(t, "an answer", one.answer); got.err == nil || outcomeOf(got.err) != notCommitted {
 					t.Errorf("%s: %+v, want a failure", lock, got)
 				}
 			}

@@ -49,10 +49,10 @@ type driver struct {
 	rangeIDs, listSQL, compactSQL, sizeSQL string
 	startKey                               func(key string) string // the first key that is not before key. It may be nil
 
-	create string // makes the table with its indexes
-	names  string // type of its column name
-	grant  string // permits to make and to use the table
-	lock   string // takes the lock of a transaction with new rows
+	create string                               // makes the table with its indexes
+	names  string                               // type of its column name
+	grant  string                               // permits to make and to use the table
+	lock   func(context.Context, *sql.Tx) error // takes the lock of a transaction with new rows
 
 	// For [Table]:
 	// connect opens a database that exists.
@@ -194,7 +194,7 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 		reader.close() // it may be that which lacks something
 		return b.mend(ctx)
 	}
-	b.writer.wake, b.writer.known, b.writer.mend = b.saw, b.newest.Load, b.mend
+	b.writer.wake, b.writer.known, b.writer.mend = b.advance, b.newest.Load, b.mend
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
 		kind.follow(life, dsn, b.reads, b.tail.wake, func(err error) {

@@ -17,9 +17,6 @@ import (
 // trusted.
 var ErrRefused = errors.New("refused")
 
-// ErrUncertain means that the database may have committed or not.
-var ErrUncertain = errors.New("the outcome is unknown")
-
 // safe is an error without secrets. It is ErrRefused, and has what helps, if waiting does not change it.
 func (e *Database) safe(err error) error {
 	if err == nil {
@@ -35,7 +32,7 @@ func (e *Database) safe(err error) error {
 	case !isAnswer(err):
 		return errors.New(text)
 	}
-	return refusal{errors.New(text)}
+	return refusal(errors.New(text))
 }
 
 // clean is an error without secrets, with the name of the database. Errors of the caller's pass as they are.
@@ -51,7 +48,7 @@ func (e *Database) clean(err error) error {
 		safe = fmt.Errorf("%s: %w", e, safe)
 	}
 	if errors.Is(err, ErrUncertain) {
-		return unknown{safe}
+		return tagged{safe, ErrUncertain}
 	}
 	return safe
 }
@@ -60,9 +57,9 @@ func (e *Database) clean(err error) error {
 func explained(err error) error {
 	switch {
 	case isMissing(err):
-		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
+		return refusal(fmt.Errorf("%w: %w", errNoTable, err))
 	case (number(err) == 1105 || number(err) == 1153) && strings.Contains(err.Error(), "max_allowed_packet"): // ER_UNKNOWN_ERROR, ER_NET_PACKET_TOO_LARGE
-		return refusal{fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err)}
+		return refusal(fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err))
 	}
 	return err
 }
@@ -137,10 +134,3 @@ func number(err error) uint16 {
 	}
 	return 0
 }
-
-// refusal is an error that is ErrRefused, whose text it does not repeat.
-type refusal struct{ error }
-
-func (refusal) Is(target error) bool { return target == ErrRefused }
-
-func (r refusal) Unwrap() error { return r.error }

@@ -2,7 +2,6 @@ package external
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -56,15 +55,4 @@ func (l *line) limited(ctx context.Context, limit time.Duration) (_ context.Cont
 		}
 		return fmt.Errorf("the transaction was not answered in %v: %w", limit.Round(time.Millisecond), context.Cause(ctx))
 	}
-}
-
-// ofCut is the error of a transaction whose line was cut because it, or the time of one of its writes, had ended.
-func ofCut(err, cut error, fenced bool) error {
-	switch open := (unknown{}); {
-	case err == nil, errors.As(err, &open), errors.Is(err, errTakenBack):
-		return err
-	case fenced:
-		return errTakenBack
-	}
-	return lost{cut}
 }

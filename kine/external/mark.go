@@ -31,7 +31,7 @@ func (e *Database) ensureTable(ctx context.Context, db *sql.DB) error {
 		_, err := db.ExecContext(ctx, e.kind.create)
 		return inStatement(e.kind.create, err)
 	case err == nil && !(marked && exact):
-		return refusal{errForeign}
+		return refusal(errForeign)
 	}
 	return err
 }

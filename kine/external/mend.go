@@ -11,10 +11,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 )
 
-// errBehind means that a transaction would have got a revision that was given out before, and that it has written nothing. The table has gone
-// back in time, or its sequence is behind it.
-var errBehind = errors.New("the table lacks revisions that were given out")
-
 // errStale is the error of a read of a database that lacks what the writer's has.
 var errStale = errors.New("a connection is to a database that lacks the newest writes: is it a replica?")
 
@@ -35,7 +31,7 @@ func (b *Backend) mend(ctx context.Context) (err error) {
 		return err
 	}
 	defer tx.Rollback() // fails after a commit
-	if _, err := tx.ExecContext(ctx, b.external.kind.lock); err != nil {
+	if err := b.external.kind.lock(ctx, tx); err != nil {
 		return err
 	}
 	told, to, err := b.goOn(ctx, tx)
@@ -45,7 +41,7 @@ func (b *Backend) mend(ctx context.Context) (err error) {
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	b.saw(to)
+	b.advance(to)
 	if told != nil && b.wentBack != nil {
 		b.wentBack(told)
 	}
@@ -103,8 +99,8 @@ func (b *Backend) follow(ctx context.Context, tx *sql.Tx, newest int64) (told er
 	return fmt.Errorf("datastore %s: the sequence of the table kine was behind the table, as after a switch to a logical replica. It goes on at %d", b.external, newest), newest, nil
 }
 
-// fresh returns errStale if a read has begun at a known revision, and is of an earlier one.
-func (b *Backend) fresh(known, read int64) error {
+// checkRevision returns errStale if a read has begun at a known revision, and is of an earlier one.
+func (b *Backend) checkRevision(known, read int64) error {
 	if read >= known {
 		return nil
 	}

@@ -39,7 +39,7 @@ var mySQL = driver{
 		INDEX kine_prev_revision_index (prev_revision), UNIQUE INDEX kine_name_prev_revision_uindex (name, prev_revision))`,
 	names:   "VARBINARY",
 	grant:   "GRANT ALL ON DATABASE.* TO USER",
-	lock:    fmt.Sprintf(mysqlTake, int(lockLimit.Seconds())), // until the connection ends
+	lock:    lockMySQL,
 	connect: connectMySQL,
 	primary: mysqlPrimary,
 	others:  `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
@@ -102,6 +102,14 @@ func prepareMySQL(ctx context.Context, rest string, files tls.Config) (dsn strin
 	return dsn, release, err
 }
 
+// lockMySQL takes the lock until the connection ends.
+func lockMySQL(ctx context.Context, tx *sql.Tx) error {
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf(mysqlTake, int(lockLimit.Seconds()))); err != nil {
+		return err
+	}
+	return mysqlLocked(tx.QueryRowContext(ctx, mysqlHas))
+}
+
 func openMySQL(dsn string) (*sql.DB, error) {
 	config, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -122,7 +130,7 @@ func securedMySQL(rest string, files tls.Config) (dsn string, _ *mysql.Config, r
 	}
 	secured, err := files.ClientConfig()
 	if err != nil {
-		return "", nil, nil, refusal{err}
+		return "", nil, nil, refusal(err)
 	}
 	release = func() {}
 	if secured != nil && (config.TLSConfig == "" || config.TLSConfig == "false") {
@@ -178,13 +186,13 @@ func mysqlPrimary(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	if replica {
-		return refusal{errReplica}
+		return refusal(errReplica)
 	}
 	// PROCESSLIST leaves out what the user may not see, without an error. This table needs the same privilege, and has one.
 	var transactions int
 	err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM information_schema.INNODB_TRX`).Scan(&transactions)
 	if number(err) == 1227 { // ER_SPECIFIC_ACCESS_DENIED_ERROR
-		return refusal{fmt.Errorf("a server that uses it as another user could not be seen: let an administrator run GRANT PROCESS ON *.* TO this user (%w)", err)}
+		return refusal(fmt.Errorf("a server that uses it as another user could not be seen: let an administrator run GRANT PROCESS ON *.* TO this user (%w)", err))
 	}
 	return err
 }
@@ -204,7 +212,7 @@ func tryMySQL(ctx context.Context, config *mysql.Config) error {
 		return err
 	}
 	if isolation == "READ-UNCOMMITTED" {
-		return refusal{fmt.Errorf("its transactions see what others have not committed: run SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ, and remove %s from its configuration", name)}
+		return refusal(fmt.Errorf("its transactions see what others have not committed: run SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ, and remove %s from its configuration", name))
 	}
 	if err := db.QueryRowContext(ctx, `SELECT @@global.read_only NOT IN ('0', 'OFF')`).Scan(&replica); err != nil {
 		return err

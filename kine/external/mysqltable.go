@@ -17,11 +17,11 @@ import (
 )
 
 // The lock that a transaction with new rows holds is of the database's name. GET_LOCK answers 0 when the lock was not
-// free in time, and NULL when the wait was interrupted. Then the statement is an error (out of range), and none after
-// it runs. DO would hide both, and errors of GET_LOCK.
+// free in time, and NULL when the wait was interrupted. INSERTs look at the answer, so that they do not need a round trip of their own.
 const (
 	mysqlLock  = "SHA1(CONCAT('kine ', DATABASE()))"
-	mysqlTake  = "SET @karve_lock = 18446744073709551615 + COALESCE(1 - GET_LOCK(" + mysqlLock + ", %d), 1)"
+	mysqlTake  = "SET @karve_lock = GET_LOCK(" + mysqlLock + ", %d)"
+	mysqlHas   = "SELECT COALESCE(@karve_lock, 0)"
 	mysqlBegin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; " + mysqlTake
 	mysqlEnd   = "; DO RELEASE_LOCK(" + mysqlLock + ")"
 	// mysqlIdle is after how many seconds the database takes the lock from a server that is gone.
@@ -87,8 +87,8 @@ func tryMySQLLock(ctx context.Context, db *sql.DB) error {
 func noLock(err error) error {
 	switch number(err) {
 	case 1105, 1235: // Percona XtraDB Cluster; ER_NOT_SUPPORTED_YET
-		return refusal{fmt.Errorf("the database does not allow GET_LOCK, without which lists and watches miss writes of other servers: "+
-			"on Percona XtraDB Cluster, set pxc_strict_mode=PERMISSIVE; otherwise use a release that has GET_LOCK, or another database: %w", err)}
+		return refusal(fmt.Errorf("the database does not allow GET_LOCK, without which lists and watches miss writes of other servers: "+
+			"on Percona XtraDB Cluster, set pxc_strict_mode=PERMISSIVE; otherwise use a release that has GET_LOCK, or another database: %w", err))
 	}
 	return err
 }
@@ -109,7 +109,7 @@ func (t *mysqlTable) ping(ctx context.Context) error {
 // has no row before it.
 const (
 	mysqlInsert = "INSERT INTO kine(name, created, deleted, create_revision, prev_revision, " + leaseColumn + ", value, old_value) "
-	mysqlWhere  = " FROM DUAL WHERE COALESCE((SELECT MAX(id) FROM kine WHERE name = ?), 0) = ?"
+	mysqlWhere  = " FROM DUAL WHERE @karve_lock = 1 AND COALESCE((SELECT MAX(id) FROM kine WHERE name = ?), 0) = ?"
 	mysqlCreate = mysqlInsert + "SELECT ?, 1, 0, 0, ?, ?, ?, NULL" + mysqlWhere
 	mysqlChange = mysqlInsert + `SELECT ?, 0, ?, COALESCE((SELECT COALESCE(NULLIF(create_revision, 0), id) FROM kine WHERE id = ? AND deleted = 0), 0),
 		?, ?, ?, (SELECT value FROM kine WHERE id = ? AND deleted = 0)` + mysqlWhere
@@ -125,17 +125,18 @@ func mysqlStatement(w *write) (string, []any) {
 	return mysqlChange, []any{w.key, columnOf(w.deleted), w.previous, w.previous, w.ttl, w.value, w.previous, w.key, w.previous}
 }
 
-// insert sends everything up to COMMIT at once, and then COMMIT: a failure before is never unknown.
+// insert sends everything up to COMMIT at once, and then COMMIT: a failure before is never unknown. If no INSERT had a row, it asks whether it
+// has the lock.
 func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange, known int64) (revisions []int64, err error) {
 	defer func(began time.Time) {
 		observe(began, err, mysqlInserts.Fill(nil))
 	}(time.Now())
 	conn, err := connected(ctx, t.db)
 	if err != nil {
-		return nil, lost{err}
+		return nil, err
 	}
 	defer conn.Close()
-	left, err := allowed(batch)
+	left, err := timeLeft(batch)
 	if err != nil {
 		return nil, err
 	}
@@ -148,22 +149,39 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange,
 		}
 		cut := ended()
 		if cut != nil {
-			err = ofCut(err, cut, left < writeLimit)
+			err = afterCut(err, cut, left < writeLimit)
 		}
 		if cut != nil || broken {
 			conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 		}
 	}()
+	if revisions, err = t.send(ctx, conn, batch, none); err != nil {
+		return nil, tagged{err, errUnsent}
+	}
+	if _, err := timeLeft(batch); err != nil { // it may have waited for the lock
+		return nil, err
+	}
+	if slices.ContainsFunc(revisions, func(given int64) bool { return given > 0 && given <= known }) {
+		return nil, errBehind
+	}
+	if _, err := conn.ExecContext(ctx, "COMMIT"+mysqlEnd); err != nil {
+		return nil, tagged{err, ErrUncertain} // RELEASE_LOCK may have failed, after COMMIT
+	}
+	return revisions, nil
+}
+
+// send sends what comes before COMMIT.
+func (t *mysqlTable) send(ctx context.Context, conn *sql.Conn, batch []*write, none *keyRange) (revisions []int64, err error) {
 	begin := fmt.Sprintf(mysqlBegin, t.wait)
 	statements, arguments, first := []string{begin}, []any(nil), 3
 	if none != nil {
 		if _, err := conn.ExecContext(ctx, begin); err != nil {
-			return nil, undone(err)
+			return nil, err
 		}
 		var there bool
 		row := conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM kine WHERE name >= ? AND name < ? AND name <> ? AND name <> ?)", none.start, none.end, server.HealthKey, none.except)
 		if err := row.Scan(&there); err != nil {
-			return nil, undone(err)
+			return nil, err
 		}
 		if there {
 			return nil, errNotEmpty
@@ -196,30 +214,22 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange,
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, undone(err)
+	if err != nil || slices.Max(revisions) > 0 {
+		return revisions, err
 	}
-	if _, err := allowed(batch); err != nil { // it may have waited for the lock
-		return nil, err
-	}
-	if slices.ContainsFunc(revisions, func(given int64) bool { return given > 0 && given <= known }) {
-		return nil, lost{errBehind}
-	}
-	if _, err := conn.ExecContext(ctx, "COMMIT"+mysqlEnd); err != nil {
-		return nil, unknown{err}
-	}
-	return revisions, nil
+	return revisions, mysqlLocked(conn.QueryRowContext(ctx, mysqlHas))
 }
 
-// undone is an error before COMMIT was sent.
-func undone(err error) error {
-	if number(err) == 1690 { // ER_DATA_OUT_OF_RANGE: only mysqlBegin computes
-		return lost{errLocked} // for every write of the batch
-	}
-	if refusedData(err) {
+// mysqlLocked returns errLocked if the answer is that there is no lock.
+func mysqlLocked(answer *sql.Row) error {
+	var has bool
+	if err := answer.Scan(&has); err != nil {
 		return err
 	}
-	return lost{err} // for every write of the batch, which would meet the same limit, lock or full disk one by one
+	if !has {
+		return errLocked
+	}
+	return nil
 }
 
 // MySQL cannot tell of new rows. A server asks for the newest revision: often while there are new ones,

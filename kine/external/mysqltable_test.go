@@ -49,12 +49,12 @@ func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 			return err
 		}
 		for _, none := range []*keyRange{nil, {"/locked/", "/locked0", ""}} {
-			if err := insert("/locked/1", none); !errors.Is(err, errLocked) || !isLost(err) {
+			if err := insert("/locked/1", none); !errors.Is(err, errLocked) || outcomeOf(err) != notCommitted {
 				t.Errorf("a write: %v, want that the lock is held", err)
 			}
 		}
 		for answer := range slices.Values([]<-chan written{insertLater(t, b, "/locked/2"), insertLater(t, b, "/locked/3")}) {
-			if got := eventually.Receive(t, "an answer", answer); !errors.Is(got.err, errLocked) || got.unknown {
+			if got := eventually.Receive(t, "an answer", answer); !errors.Is(got.err, errLocked) || outcomeOf(got.err) != notCommitted {
 				t.Errorf("a write: %+v, want that it is known not to be written", got)
 			}
 		}

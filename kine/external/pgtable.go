@@ -101,10 +101,10 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange, kn
 	}(time.Now())
 	conn, err := connected(ctx, t.db)
 	if err != nil {
-		return nil, lost{err}
+		return nil, err
 	}
 	defer conn.Close()
-	left, err := allowed(batch)
+	left, err := timeLeft(batch)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange, kn
 		}
 		cut := ended()
 		if cut != nil {
-			err = ofCut(err, cut, fenced)
+			err = afterCut(err, cut, fenced)
 		}
 		if cut != nil || c.IsClosed() || code(err) == "25006" { // read_only_sql_transaction: the primary may be elsewhere
 			return sqldriver.ErrBadConn // only the pool sees it
@@ -150,7 +150,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 			err = results.QueryRow().Scan(&there)
 		}
 		if err = errors.Join(err, results.Close()); err != nil {
-			return nil, locked(err)
+			return nil, tagged{pgReason(err), errUnsent}
 		}
 		if there {
 			return nil, errNotEmpty
@@ -167,88 +167,60 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	if !fenced {
 		end(b)
 	}
-
-	decided := func(err error) error {
-		if open := (unknown{}); fenced && errors.As(err, &open) {
-			return lost(open) // COMMIT was not sent
-		}
-		return err
-	}
 	results := conn.SendBatch(ctx, b)
-	defer results.Close()
-	for range first {
-		if _, err := results.Exec(); err != nil {
-			return nil, decided(undecided(locked(err)))
-		}
-	}
-	revisions := make([]int64, len(batch))
-	for i := range batch {
-		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return nil, decided(notInserted(err))
-		}
+	defer func() { results.Close() }()
+	revisions, err := pgRevisions(results, first, len(batch))
+	if !fenced && err != nil {
+		return nil, err
 	}
 	if fenced {
-		if err := results.Close(); err != nil {
-			return nil, decided(undecided(err))
+		if err = errors.Join(err, results.Close()); err != nil {
+			return nil, tagged{err, errUnsent}
 		}
-		if _, err := allowed(batch); err != nil {
+		if _, err := timeLeft(batch); err != nil {
 			return nil, err
 		}
 		b = &pgx.Batch{}
 		end(b)
 		results = conn.SendBatch(ctx, b)
-		defer results.Close()
 	}
-	if _, err := results.Exec(); err != nil {
-		return nil, undecided(err)
-	}
-	if _, err := results.Exec(); err != nil {
-		return nil, unknown{err}
+	for range 2 {
+		if _, err := results.Exec(); err != nil {
+			return nil, err
+		}
 	}
 	if err := results.Close(); err != nil {
-		return nil, unknown{err}
+		return nil, err
 	}
 	return revisions, nil
 }
 
-// locked recognises lock_not_available and division_by_zero (pgKnows), in a statement before the INSERTs: the database skips everything after
-// it. The error is that of every write of the batch.
-func locked(err error) error {
+// pgRevisions reads the answers to some statements before INSERTs, and to these.
+func pgRevisions(results pgx.BatchResults, before, inserts int) ([]int64, error) {
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			return nil, pgReason(err)
+		}
+	}
+	revisions := make([]int64, inserts)
+	for i := range revisions {
+		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return nil, err
+		}
+	}
+	return revisions, nil
+}
+
+// pgReason recognises lock_not_available and division_by_zero (pgKnows), in a statement before the INSERTs: the database skips everything after
+// it.
+func pgReason(err error) error {
 	switch code(err) {
 	case "55P03":
-		return lost{errLocked}
+		return errLocked
 	case "22012":
-		return lost{errBehind}
+		return errBehind
 	}
 	return err
-}
-
-// notInserted is the error of an INSERT. If the database has not refused the row itself, it is that of every write of the batch: somebody
-// may have locked the whole table, or statements may have a limit.
-func notInserted(err error) error {
-	if refusedData(err) {
-		return err
-	}
-	return undecided(err)
-}
-
-// undecided is the error of a statement before COMMIT, which is sent with it. It is not committed if the database has
-// refused the statement, and neither if nothing was sent, because a value could not be encoded.
-func undecided(err error) error {
-	switch {
-	case isLost(err):
-		return err
-	case refusedStatement(err):
-		return lost{err}
-	}
-	unsent := errors.As(err, &pgx.ErrPreprocessingBatch{})
-	switch {
-	case pgconn.SafeToRetry(err), unsent && pgconn.Timeout(err):
-		return lost{err}
-	case unsent:
-		return err
-	}
-	return unknown{err}
 }
 
 // The pause before another attempt to listen.

@@ -53,7 +53,10 @@ var postgres = driver{
 		CREATE INDEX kine_list_query_index ON kine (name, id DESC, deleted)`,
 	names: "TEXT",
 	grant: "GRANT USAGE, CREATE ON SCHEMA NAME TO USER (or for a table that is there, ALTER TABLE kine OWNER TO USER)",
-	lock:  fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", pgLock),
+	lock: func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", pgLock)
+		return err
+	},
 
 	connect: connectPostgres,
 	// Autovacuum is nobody's.
@@ -72,7 +75,7 @@ func postgresPrimary(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	if standby {
-		return refusal{errReplica}
+		return refusal(errReplica)
 	}
 	return nil
 }
@@ -212,5 +215,5 @@ func createPostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	if c := code(err); err == nil || c == "42P04" || c == "23505" { // another server was faster
 		return nil
 	}
-	return refusal{fmt.Errorf("database %q is not there, and cannot be made: %w: let an administrator run CREATE DATABASE %[1]q OWNER %[3]q", config.Database, err, config.User)}
+	return refusal(fmt.Errorf("database %q is not there, and cannot be made: %w: let an administrator run CREATE DATABASE %[1]q OWNER %[3]q", config.Database, err, config.User))
 }

@@ -159,7 +159,7 @@ func (b *Backend) readKeys(ctx context.Context, keys []string) (revision int64, 
 	if revision == 0 { // the table is empty: kine has not started
 		return 0, nil, server.ErrGRPCUnhealthy
 	}
-	return revision, rows, b.fresh(known, revision)
+	return revision, rows, b.checkRevision(known, revision)
 }
 
 var pgKeys = query.New("SELECT "+keyColumns+`

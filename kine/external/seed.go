@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 
@@ -27,12 +28,12 @@ func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects 
 		return nil
 	}
 	revisions, err := b.writer.table.insert(ctx, all, &keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix), except}, b.newest.Load())
-	if err == errNotEmpty {
+	if errors.Is(err, errNotEmpty) {
 		return nil
 	}
 	if err != nil {
 		return b.status(ctx, err)
 	}
-	b.saw(slices.Max(revisions))
+	b.advance(slices.Max(revisions))
 	return nil
 }

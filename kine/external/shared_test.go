@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -287,14 +288,12 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 func TestDatabaseAWriteThatCannotBeStoredFailsAlone(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		w := newWriter(t.Context(), db.open(t).writer.table)
-		create := func(key string, ttl int64) *write {
-			return &write{ctx: t.Context(), key: key, created: true, ttl: ttl}
-		}
-		first, bad, last := create("/first", 0), create("/bad", math.MaxInt64), create("/last", 0)
+		create := func(key string) *write { return &write{ctx: t.Context(), key: key, created: true} }
+		first, bad, last := create("/first"), create("/bad\x00"+strings.Repeat("too long", 1000)), create("/last")
 		commitOf(w, first, bad, last)
 		for _, one := range []*write{first, bad, last} {
 			got := eventually.Receive(t, one.key, one.answer)
-			if failed := one == bad; got.unknown || failed != (got.err != nil) || failed != (got.revision == 0) {
+			if failed := one == bad; outcomeOf(got.err) == unknown || failed != (got.err != nil) || failed != (got.revision == 0) {
 				t.Errorf("%s: %+v, want that only /bad fails, and for certain", one.key, got)
 			}
 		}

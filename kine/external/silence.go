@@ -26,11 +26,6 @@ const (
 	eventsLimit = 15 * time.Second
 )
 
-// silent is the error of a call that was ended because the database does not answer.
-type silent struct{ error }
-
-func (s silent) Unwrap() error { return s.error }
-
 // A watchdog ends calls that a database does not answer.
 type watchdog struct {
 	life context.Context
@@ -63,7 +58,7 @@ func (w *watchdog) ask() error {
 	case err == nil, answered(err):
 		w.last = nil
 	default:
-		w.last = silent{fmt.Errorf("no answer: %w", err)}
+		w.last = fmt.Errorf("%w: %w", errSilent, err)
 	}
 	w.asked = time.Now()
 	return w.last
@@ -111,9 +106,9 @@ func (w *watchdog) first(ctx context.Context, query func(context.Context) (*sql.
 	return rows, end, err
 }
 
-// heard is the error of a call with a guard's context: the guard's, if that has ended it.
-func heard(limited context.Context, err error) error {
-	if cause := context.Cause(limited); err != nil && errors.As(cause, &silent{}) {
+// guardError is the error of a call with a guard's context: the guard's, if that has ended it.
+func guardError(limited context.Context, err error) error {
+	if cause := context.Cause(limited); err != nil && outcomeOf(cause) == silent {
 		return cause
 	}
 	return err

@@ -34,10 +34,10 @@ func TestWatchdog(t *testing.T) {
 		if took := time.Since(began); took != silentAfter+askLimit {
 			t.Errorf("a call ended after %v", took)
 		}
-		if err := heard(ctx, ctx.Err()); !errors.As(err, &silent{}) || !errors.Is(err, context.DeadlineExceeded) {
+		if err := guardError(ctx, ctx.Err()); outcomeOf(err) != silent || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("its error is %v", err)
 		}
-		if err := heard(ctx, nil); err != nil {
+		if err := guardError(ctx, nil); err != nil {
 			t.Errorf("a call that was answered fails with %v", err)
 		}
 	})

@@ -91,7 +91,7 @@ func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange, _ int64) 
 		}
 	}
 	if r.commit != nil {
-		return nil, unknown{r.commit}
+		return nil, r.commit
 	}
 	if r.refused > 0 {
 		r.refused--

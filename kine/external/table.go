@@ -13,8 +13,7 @@ import (
 )
 
 // Table is kine's table in an SQL database, read or written as a whole, for the migration to another
-// datastore. It uses statements of its own: kine's drivers write to a database as soon as they open it, and
-// one key in a transaction at a time. A Table has one connection.
+// datastore. A [Backend] writes to a database as soon as it starts, and a Table only when it is committed. It has one connection.
 type Table struct {
 	external *Database
 	db       *sql.DB
@@ -108,7 +107,7 @@ func (e *Database) WriteTable(ctx context.Context, o Options, least int64, isOwn
 	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {
 		return nil, err
 	}
-	if _, err := t.tx.ExecContext(ctx, e.kind.lock); err != nil {
+	if err := e.kind.lock(ctx, t.tx); err != nil {
 		return nil, err
 	}
 	if err := t.empty(ctx, isOwn); err != nil {
@@ -379,7 +378,7 @@ func (t *Table) commit(ctx context.Context) error {
 	if err == nil || refusedStatement(err) {
 		return err
 	}
-	return unknown{err} // pgx also calls a connection closed that ended while it waited for the answer
+	return tagged{err, ErrUncertain} // pgx also calls a connection closed that ended while it waited for the answer
 }
 
 // Close ends the transaction, unless it has been committed, and the connection.

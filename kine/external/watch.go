@@ -14,7 +14,7 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 	live := b.tail.watch(ctx) // first, so that no event is missed
 	limited, end := b.limit(ctx)
 	from, history, err := b.begin(limited, revision)
-	err = heard(limited, err)
+	err = guardError(limited, err)
 	end()
 	to := server.WatchResult{CurrentRevision: from.CurrentRevision, CompactRevision: from.CompactRevision, Eventc: out, Errorc: errc}
 	if err != nil || from.CompactRevision != 0 {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -38,19 +36,6 @@ type write struct {
 	previous, ttl    int64
 	value            []byte
 	answer           chan written // has room for the answer
-	turn             atomic.Int32
-}
-
-// The turns of a write.
-const (
-	waits int32 = iota // nothing of it is in the database
-	runs
-	abandoned // by its caller, before it ran
-)
-
-// leave is the answer to a caller that does not wait for it any longer.
-func (w *write) leave(err error) written {
-	return written{err: err, unknown: !w.turn.CompareAndSwap(waits, abandoned)}
 }
 
 // columnOf is the value of a column that is a number in the table.
@@ -65,17 +50,15 @@ func columnOf(is bool) int64 {
 type written struct {
 	revision int64 // 0: no row, because the key is at another revision
 	err      error
-	unknown  bool // err leaves open whether the row is there
 }
 
 // An inserter inserts rows into the table.
 type inserter interface {
 	// insert writes a batch in one transaction, which no other server's overlaps, and returns
-	// their revisions. After an error nothing of the batch is there, unless the error is unknown.
-	// A lost error is that of all writes; otherwise any may have failed.
+	// their revisions. outcomeOf tells what an error means.
 	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key. It inserts nothing and returns
-	// errTakenBack if a fence was closed while the batch waited for a connection or the lock, and errBehind, which is lost, if a revision would not
-	// be above the table's, or if the table lacks the known one.
+	// errTakenBack if a fence was closed while the batch waited for a connection or the lock, errLocked if it has not got the lock, and errBehind if
+	// a revision would not be above the table's, or if the table lacks the known one.
 	insert(ctx context.Context, batch []*write, none *keyRange, known int64) ([]int64, error)
 	// ping asks the database for any answer, on another connection.
 	ping(ctx context.Context) error
@@ -86,25 +69,6 @@ type inserter interface {
 
 // A keyRange is the keys from start on that come before end, but for one.
 type keyRange struct{ start, end, except string }
-
-// errNotEmpty means that the range of an insert has keys.
-var errNotEmpty = errors.New("the datastore is not empty")
-
-// errLocked means that a transaction has not got the lock, and has written nothing.
-var errLocked = fmt.Errorf("another server held the lock for writes for %v, or the wait was interrupted; nothing was written", lockLimit)
-
-// errTakenBack means that a write of a batch is not wanted any more, and that nothing of the batch was written.
-var errTakenBack = errors.New("a write was taken back")
-
-// errClosed is the answer to writes after Close.
-var errClosed = errors.New("closed")
-
-// unknown is an error that leaves open whether a transaction has been committed.
-type unknown struct{ error }
-
-func (u unknown) Unwrap() error { return u.error }
-
-func (unknown) Is(target error) bool { return target == ErrUncertain }
 
 // A writer writes the rows of all callers. The writes that wait while a transaction runs are the next
 // transaction, so that they share its round trip and its write to the disk.
@@ -154,12 +118,12 @@ func (w *writer) waiting(first *write) []*write {
 	return batch
 }
 
-// commit writes a batch. Where a database refuses a write, each of the batch is a transaction of its own. After a lost
-// transaction, or after the end, what was not written yet is not.
+// commit writes a batch. Where a database refuses a row, each of the batch is a transaction of its own. After any other failure,
+// or after the end, what was not written yet is not.
 func (w *writer) commit(batch []*write) {
 	for parts := [][]*write{batch}; len(parts) > 0; {
 		if w.isEnded() {
-			failAll(parts, errClosed)
+			fail(errClosed, parts...)
 			return
 		}
 		part := wanted(parts[0])
@@ -167,41 +131,28 @@ func (w *writer) commit(batch []*write) {
 			continue
 		}
 		revisions, err := w.try(part)
-		if err == nil {
+		known := outcomeOf(err)
+		switch {
+		case known == committed:
 			for i, one := range part {
 				one.answer <- written{revision: revisions[i]}
 			}
 			w.wake(slices.Max(revisions))
-			continue
-		}
-		open := unknown{}
-		switch {
-		case errors.As(err, &open):
-			fail(part, written{err: open.error, unknown: true})
-			failAll(parts, open.error)
-			return
-		case isLost(err):
-			fail(part, written{err: err})
-			failAll(parts, err)
-			return
-		case errors.Is(err, errTakenBack):
-			for _, one := range part {
-				one.turn.Store(waits)
-			}
+		case known == notCommitted && errors.Is(err, errTakenBack):
 			parts = append([][]*write{part}, parts...) // wanted answers the write
-		case len(part) > 1:
-			for _, one := range part {
-				one.turn.Store(waits)
-			}
+		case known == notCommitted && refusedData(err) && len(part) > 1:
 			parts = append(slices.Collect(slices.Chunk(part, 1)), parts...)
+		case known == notCommitted && refusedData(err):
+			fail(err, part)
 		default:
-			fail(part, written{err: err})
+			fail(err, append(parts, part)...)
+			return
 		}
 	}
 }
 
-// left returns why a write is not wanted any more, or nil.
-func left(ctx context.Context) error {
+// unwanted returns why a write is not wanted any more, or nil.
+func unwanted(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -211,8 +162,8 @@ func left(ctx context.Context) error {
 	return nil
 }
 
-// allowed returns how long all writes of a batch may be committed, or errTakenBack.
-func allowed(batch []*write) (least time.Duration, err error) {
+// timeLeft returns how long all writes of a batch may be committed, or errTakenBack.
+func timeLeft(batch []*write) (least time.Duration, err error) {
 	least = math.MaxInt64
 	for _, one := range batch {
 		left, err := fence.Left(one.ctx)
@@ -228,28 +179,21 @@ func allowed(batch []*write) (least time.Duration, err error) {
 func wanted(batch []*write) []*write {
 	still := batch[:0]
 	for _, one := range batch {
-		if err := left(one.ctx); err != nil {
+		if err := unwanted(one.ctx); err != nil {
 			one.answer <- written{err: err}
 			continue
 		}
-		one.turn.CompareAndSwap(waits, runs)
-		if one.turn.Load() == runs {
-			still = append(still, one)
-		}
+		still = append(still, one)
 	}
 	return still
 }
 
-func fail(batch []*write, answer written) {
-	for _, one := range batch {
-		one.answer <- answer
-	}
-}
-
-// failAll answers writes that have not had their turn.
-func failAll(parts [][]*write, err error) {
-	for _, part := range parts {
-		fail(part, written{err: err})
+// fail answers all writes of some batches.
+func fail(err error, batches ...[]*write) {
+	for _, batch := range batches {
+		for _, one := range batch {
+			one.answer <- written{err: err}
+		}
 	}
 }
 
@@ -270,7 +214,7 @@ func (w *writer) try(batch []*write) (revisions []int64, err error) {
 		revisions, err = w.table.insert(ctx, batch, nil, w.known())
 		if errors.Is(err, errBehind) {
 			if err := w.mend(ctx); err != nil {
-				return nil, lost{err}
+				return nil, tagged{err, errUnsent}
 			}
 		} else if !conflicts(err) {
 			break
@@ -279,22 +223,15 @@ func (w *writer) try(batch []*write) (revisions []int64, err error) {
 	return revisions, err
 }
 
-// lost is an error of the whole transaction, not of one of its writes, before anything was committed: the connection has gone, or the
-// database has refused a statement for another reason than its row.
-type lost struct{ error }
-
-func (l lost) Unwrap() error { return l.error }
-
-func isLost(err error) bool {
-	l := lost{}
-	return errors.As(err, &l)
-}
-
 // connected is the connection of a table, which may have to be opened.
 func connected(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	return db.Conn(ctx)
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, tagged{err, errUnsent}
+	}
+	return conn, nil
 }
 
 // insert hands a write over and waits for its answer, or until its context ends.
@@ -314,8 +251,8 @@ func (w *writer) insert(one *write) written {
 	case answer := <-one.answer:
 		return answer
 	case <-one.ctx.Done():
-		return one.leave(one.ctx.Err())
+		return written{err: one.ctx.Err()}
 	case <-w.ended:
-		return one.leave(errClosed)
+		return written{err: errClosed}
 	}
 }

@@ -49,9 +49,9 @@ func TestTheRestOfABatchIsNotWritten(t *testing.T) {
 		end    bool
 		want   error // of the writes after it
 	}{
-		"lost":    {lost{gone}, false, gone},
-		"unknown": {unknown{gone}, false, gone},
-		"ended":   {nil, true, errClosed},
+		"not committed": {tagged{gone, errUnsent}, false, gone},
+		"unknown":       {tagged{gone, ErrUncertain}, false, gone},
+		"ended":         {nil, true, errClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, end := context.WithCancel(t.Context())
@@ -59,7 +59,7 @@ func TestTheRestOfABatchIsNotWritten(t *testing.T) {
 			table := &refusing{}
 			table.answer = func(_ context.Context, batch []*write) error {
 				if table.batches == 1 {
-					return errors.New("too large")
+					return &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "22001"}
 				}
 				if test.end {
 					end()
@@ -71,10 +71,10 @@ func TestTheRestOfABatchIsNotWritten(t *testing.T) {
 			for i, one := range batch {
 				got := <-one.answer
 				if i == 0 {
-					if !errors.Is(got.err, errors.Unwrap(test.second)) || got.unknown != (name == "unknown") {
+					if outcomeOf(got.err) != outcomeOf(test.second) {
 						t.Errorf("write %d: %+v, want the answer of its transaction", i, got)
 					}
-				} else if !errors.Is(got.err, test.want) || got.unknown {
+				} else if !errors.Is(got.err, test.want) {
 					t.Errorf("write %d: %+v, want that it was not written: %v", i, got, test.want)
 				}
 			}
@@ -87,17 +87,15 @@ func TestTheRestOfABatchIsNotWritten(t *testing.T) {
 
 func TestAnUnknownOutcomeIsThatOfTheWholeBatch(t *testing.T) {
 	gone := errors.New("gone")
-	for _, answer := range []error{unknown{gone}, lost{gone}} {
-		table := &refusing{answer: func(context.Context, []*write) error { return answer }}
-		batch := writesOf(t.Context(), 2)
-		commitOf(newWriter(t.Context(), table), batch...)
-		for _, one := range batch {
-			if got := <-one.answer; !errors.Is(got.err, gone) || got.unknown != (answer == unknown{gone}) {
-				t.Errorf("%T: %+v, want the same for both writes", answer, got)
-			}
+	table := &refusing{answer: func(context.Context, []*write) error { return gone }}
+	batch := writesOf(t.Context(), 2)
+	commitOf(newWriter(t.Context(), table), batch...)
+	for _, one := range batch {
+		if got := <-one.answer; outcomeOf(got.err) != unknown {
+			t.Errorf("%+v, want an unknown outcome for both writes", got)
 		}
-		if table.batches != 1 {
-			t.Errorf("%T: %d transactions, want 1", answer, table.batches)
-		}
+	}
+	if table.batches != 1 {
+		t.Errorf("%d transactions, want 1", table.batches)
 	}
 }

@@ -210,7 +210,7 @@ func TestMigrationWithTLS(t *testing.T) {
 const killed = "KARVE_TEST_MIGRATION_KILLED"
 
 func TestMain(m *testing.M) {
-	logrus.SetOutput(io.Discard) // kine's drivers log
+	logrus.SetOutput(io.Discard) // kine logs
 	if ends := strings.Split(os.Getenv(killed), " "); len(ends) == 3 {
 		migrateAndDie(ends[0], ends[1], ends[2])
 	}

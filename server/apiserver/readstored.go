@@ -14,7 +14,7 @@ import (
 )
 
 // storedPage is how many objects one request returns if the datastore has no streams. It is that of
-// upstream's watch cache (storageWatchListPageSize). kine's drivers sort all objects that are left
+// upstream's watch cache (storageWatchListPageSize). Databases sort all objects that are left
 // for each page.
 const storedPage = 10_000
 
