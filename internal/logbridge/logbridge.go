@@ -62,7 +62,7 @@ var (
 // target is a logger with its table of demotions.
 type target struct {
 	logger *logrus.Logger
-	table  []Demotion
+	table  []demotion
 }
 
 // Install makes logger the log of klog, Go's log package, slog's default
@@ -80,7 +80,7 @@ type target struct {
 // they are at debug instead of trace.
 func Install(logger *logrus.Logger) { install(logger, demotions) }
 
-func install(logger *logrus.Logger, table []Demotion) {
+func install(logger *logrus.Logger, table []demotion) {
 	installing.Lock()
 	defer installing.Unlock()
 	current.Store(&target{logger: logger, table: table})
@@ -115,7 +115,7 @@ func (grpcLog) Fatalf(format string, args ...any) { log.Fatalf(format, args...) 
 // log writes one event. If [demotions] has a row for it, the level is debug.
 func (t *target) log(level logrus.Level, component, message, errText string, fields logrus.Fields) {
 	if level == logrus.WarnLevel || level == logrus.ErrorLevel {
-		if reason, ok := demotion(t.table, message, errText, fields); ok {
+		if reason, ok := demoted(t.table, message, errText, fields); ok {
 			level = logrus.DebugLevel
 			if fields == nil {
 				fields = logrus.Fields{}
