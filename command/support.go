@@ -21,11 +21,11 @@ import (
 
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/command/redact"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/destination"
+	"github.com/karve-k8s/karve/internal/redact"
 	"github.com/karve-k8s/karve/server/page"
 )
 

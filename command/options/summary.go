@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/redact"
+	"github.com/karve-k8s/karve/internal/redact"
 )
 
 // Summary are the options in the configuration file, for others to read. Only values that are booleans, numbers or durations

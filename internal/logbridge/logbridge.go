@@ -34,6 +34,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 
+	"github.com/karve-k8s/karve/internal/redact"
 	"github.com/karve-k8s/karve/internal/shell"
 )
 
@@ -129,7 +130,7 @@ func (t *target) log(level logrus.Level, component, message, errText string, fie
 	entry := logrus.NewEntry(t.logger)
 	for k, v := range fields {
 		if text, ok := v.(string); ok {
-			v = WithoutValue(text)
+			v = redact.WithoutValue(text)
 		}
 		entry.Data[k] = v
 	}
@@ -140,7 +141,7 @@ func (t *target) log(level logrus.Level, component, message, errText string, fie
 		}
 	}
 	// Entry.Log does not exit at FatalLevel; PanicLevel never comes here.
-	entry.Log(level, WithoutValue(strings.TrimRight(message, "\n")))
+	entry.Log(level, redact.WithoutValue(strings.TrimRight(message, "\n")))
 }
 
 // broken matches what upstream says of a stored object whose bytes are broken.

@@ -3,7 +3,6 @@ package logbridge
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -100,15 +99,4 @@ func oneLine(s string) string {
 		}
 	}
 	return b.String()
-}
-
-// quoted begins a value that upstream's server-side apply quotes. It has no end that can be recognised.
-var quoted = regexp.MustCompile(`(?s)(expected (?:list|map|string|boolean|any scalar), got ).*`)
-
-// WithoutValue removes the value of an object from an error about its type: it may be that of a Secret.
-func WithoutValue(text string) string {
-	if !strings.Contains(text, ", got ") {
-		return text
-	}
-	return quoted.ReplaceAllString(text, "$1…")
 }

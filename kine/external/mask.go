@@ -2,69 +2,20 @@ package external
 
 import (
 	"errors"
-	"net/url"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/karve-k8s/karve/internal/redact"
 )
 
-// hidden stands for a password in messages.
-const hidden = "xxxxx"
-
-// Credentials of any URL, and parameters with a password of any URL, DSN or list of settings. They mask what a
-// driver makes of an endpoint without quoting it.
-var (
-	urlCredentials     = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/@:?#]*):[^\s/@]*@`)
-	passwordParameters = regexp.MustCompile("(?i)\\b((?:ssl)?password=)[^\\s&'\"`]+")
-)
-
-// mask hides the secrets where a text has them as credentials: between the user and the host, and as the value of a
-// parameter. A secret that is a part of another word stays, because a password such as "tcp" or the name of the
-// host is also a part of messages that people need.
-func mask(text string, secrets []string) string {
-	if known := spellings(secrets); known != "" {
-		text = regexp.MustCompile(`(:|//)(?:`+known+`)@`).ReplaceAllString(text, "${1}"+hidden+"@")
-		text = regexp.MustCompile(`(?i)((?:password|passwd|pwd|pass|token)\s*[=:]\s*['"]?)(?:`+known+`)`).ReplaceAllString(text, "${1}"+hidden)
-	}
-	text = urlCredentials.ReplaceAllString(text, "${1}:"+hidden+"@")
-	return passwordParameters.ReplaceAllString(text, "${1}"+hidden)
-}
-
-// AtAfterHost tells whether there is an at sign after the host of a URL without its scheme. It is that of a password with a
-// slash, a question mark or a number sign, whose begin was taken for a port: a parser sees no password there.
-func AtAfterHost(rest string) bool {
-	host := strings.IndexAny(rest, "/?#")
-	return host >= 0 && strings.Contains(rest[host:], "@")
-}
-
-// errAt is the error for such a URL.
+// errAt is the error for a URL for which redact.AtAfterHost holds.
 var errAt = errors.New("not a URL; special characters are percent-encoded in one: an at sign after the host as %40, and in a password also a slash (%2F), a question mark (%3F) and a number sign (%23)")
-
-// spellings is a pattern of all forms in which the secrets may be written: as they are, encoded for a URL and
-// quoted. The longest comes first, because one may be the beginning of another.
-func spellings(secrets []string) string {
-	var forms []string
-	for _, secret := range secrets {
-		if secret == "" {
-			continue
-		}
-		quoted := strconv.Quote(secret)
-		userinfo := url.UserPassword("", secret).String()
-		forms = append(forms, secret, quoted[1:len(quoted)-1], userinfo[1:], url.QueryEscape(secret), url.PathEscape(secret))
-	}
-	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
-	for i, form := range forms {
-		forms[i] = regexp.QuoteMeta(form)
-	}
-	return strings.Join(forms, "|")
-}
 
 // scrub is the text of an error in one line, each of its lines once, and without secrets. A driver that tries a
 // host with and without TLS says twice that nobody listens.
 func (e *Database) scrub(err error) string {
 	var lines []string
-	for line := range strings.Lines(mask(err.Error(), e.secrets)) {
+	for line := range strings.Lines(redact.Known(err.Error(), e.secrets)) {
 		if line = strings.Join(strings.Fields(line), " "); line != "" && !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/k3s-io/kine/pkg/query"
 	kinetls "github.com/k3s-io/kine/pkg/tls"
+
+	"github.com/karve-k8s/karve/internal/redact"
 )
 
 var postgres = driver{
@@ -101,7 +103,7 @@ func openPostgres(dsn string) (*sql.DB, error) {
 
 // postgresURL is the URL with the name of a database.
 func postgresURL(rest string) (*url.URL, error) {
-	if AtAfterHost(rest) {
+	if redact.AtAfterHost(rest) {
 		return nil, errAt
 	}
 	u, err := url.Parse("postgres://" + rest)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/admin"
+	"github.com/karve-k8s/karve/internal/redact"
 	"github.com/karve-k8s/karve/kine/external"
 )
 
@@ -96,7 +97,7 @@ func parseEndpoint(text string) (Location, error) {
 	l := Location{Etcd: strings.Split(text, ",")}
 	for _, one := range l.Etcd {
 		scheme, rest, _ := strings.Cut(one, "://")
-		if external.AtAfterHost(rest) {
+		if redact.AtAfterHost(rest) {
 			return Location{}, errors.New("--datastore-endpoint: not a URL; special characters of a password are percent-encoded in one: " + endpointForms)
 		}
 		// No error repeats a part of what is no URL: it may be a password.
@@ -151,7 +152,7 @@ func (l Location) InMemory() bool { return l.BuiltIn() && l.Durability == datast
 func (l Location) DirOnDisk(dataDir string) (string, error) {
 	switch {
 	case l.Etcd != nil:
-		return "", fmt.Errorf("--datastore-endpoint %s is an etcd: use etcdctl and etcdutl for it", Redacted(l.Etcd))
+		return "", fmt.Errorf("--datastore-endpoint %s is an etcd: use etcdctl and etcdutl for it", redact.URLs(l.Etcd))
 	case l.External != nil:
 		return "", fmt.Errorf("--datastore-endpoint %s is a database of yours: use %s for it", l.External, l.External.Tools())
 	case l.InMemory():
@@ -182,22 +183,11 @@ func Dir(endpoint, dataDir string) (string, error) {
 func (l Location) String() string {
 	switch {
 	case l.Etcd != nil:
-		return Redacted(l.Etcd)
+		return redact.URLs(l.Etcd)
 	case l.External != nil:
 		return l.External.String()
 	case l.InMemory():
 		return "memory://"
 	}
 	return "sqlite://" + l.Dir
-}
-
-// Redacted joins URLs, without their passwords and parameters, which may be passwords, too.
-func Redacted(endpoints []string) string {
-	var safe []string
-	for _, endpoint := range endpoints {
-		if u, err := url.Parse(endpoint); err == nil {
-			safe = append(safe, (&url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path}).Redacted())
-		}
-	}
-	return strings.Join(safe, ", ")
 }

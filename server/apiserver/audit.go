@@ -16,7 +16,7 @@ import (
 	"k8s.io/component-base/tracing"
 	"sigs.k8s.io/yaml"
 
-	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/redact"
 )
 
 // auditFilter is in front of all audit backends, whatever the policy. Behind it, each event can be encoded, and none has the
@@ -103,7 +103,7 @@ func filterEvent(e auditinternal.Event) *auditinternal.Event {
 	} else {
 		e.RequestObject, e.ResponseObject = filterObject(e.RequestObject), filterObject(e.ResponseObject)
 		if status != nil { // a Secret may be sent to another resource
-			status.Message = logbridge.WithoutValue(status.Message)
+			status.Message = redact.WithoutValue(status.Message)
 		}
 	}
 	e.ResponseStatus = status

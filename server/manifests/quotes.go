@@ -4,7 +4,7 @@ import (
 	"errors"
 	"regexp"
 
-	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/redact"
 )
 
 // Parsers quote what they cannot read, which may be a Secret.
@@ -35,5 +35,5 @@ func unquoted(err error) error {
 
 // withoutQuotes is an error of kustomize or of the API for logs and the status, up to what it quotes.
 func withoutQuotes(err error) string {
-	return kustomizeQuotes.ReplaceAllString(logbridge.WithoutValue(err.Error()), "…")
+	return kustomizeQuotes.ReplaceAllString(redact.WithoutValue(err.Error()), "…")
 }

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/karve-k8s/karve/internal/redact"
 	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/kine/external"
 	"github.com/karve-k8s/karve/kine/location"
@@ -66,7 +67,7 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("%s: %w", c.FileOptions, err)
 	}
 	e.connection = Connection{Endpoints: c.Endpoints, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
-	wait := waiting{c.Option, location.Redacted(c.Endpoints), c.Log, c.Status}
+	wait := waiting{c.Option, redact.URLs(c.Endpoints), c.Log, c.Status}
 	var client *clientv3.Client
 	err = wait.until(ctx, func(ctx context.Context) (err error) {
 		var read *etcdserverpb.RangeResponse
@@ -101,7 +102,7 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 		}
 		return read.Header.Revision, nil
 	}); err != nil {
-		lifecycle.Failed(ctx, fmt.Errorf("--%s %s: %w", c.Option, location.Redacted(c.Endpoints), err))
+		lifecycle.Failed(ctx, fmt.Errorf("--%s %s: %w", c.Option, redact.URLs(c.Endpoints), err))
 	}
 	<-ctx.Done()
 	return nil

@@ -1,4 +1,5 @@
-// Package redact replaces what looks like a secret in texts that leave the machine.
+// Package redact replaces secrets in texts: what looks like one in a text that leaves the machine, known ones in an error,
+// and values of objects.
 package redact
 
 import (
