@@ -15,8 +15,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -26,6 +26,7 @@ import (
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/internal/ensure"
 	"github.com/karve-k8s/karve/nodes/tunnels"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 	"github.com/karve-k8s/karve/simulate"
@@ -249,43 +250,33 @@ func (s *sshTunnels) offerKey(ctx context.Context, config *rest.Config) {
 // publish creates or changes the objects. Several servers of one cluster have a line each.
 func (s *sshTunnels) publish(ctx context.Context, client kubernetes.Interface, line string) error {
 	ns := metav1.NamespacePublic
-	role := kubeadm.Reader(ns, sshRole, tunnels.OfferName)
-	if _, err := client.RbacV1().Roles(ns).Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return err
+	for _, o := range []runtime.Object{
+		kubeadm.Reader(ns, sshRole, tunnels.OfferName),
+		kubeadm.Readers(ns, sshRole, kubeadm.Group("system:nodes"), kubeadm.Group("system:bootstrappers")),
+	} {
+		if _, err := ensure.Exists(ctx, client, o); err != nil {
+			return err
+		}
 	}
-	binding := kubeadm.Readers(ns, sshRole, kubeadm.Group("system:nodes"), kubeadm.Group("system:bootstrappers"))
-	if _, err := client.RbacV1().RoleBindings(ns).Create(ctx, binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return err
+	offer := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: tunnels.OfferName, Namespace: ns},
+		Data:       map[string]string{tunnels.OfferUser: s.user, tunnels.OfferLines: line + "\n"},
 	}
-	maps := client.CoreV1().ConfigMaps(ns)
-	have, err := maps.Get(ctx, tunnels.OfferName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = maps.Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: tunnels.OfferName, Namespace: ns},
-			Data:       map[string]string{tunnels.OfferUser: s.user, tunnels.OfferLines: line + "\n"},
-		}, metav1.CreateOptions{})
-		return err
-	} else if err != nil {
-		return err
-	}
-	lines := have.Data[tunnels.OfferLines]
-	offered, others := tunnels.Authorizes(lines, line)
-	if others > 0 {
-		s.log.Infof("the ConfigMap kube-public/%s offers %d other keys to nodes: remove the lines of keys that are no longer in use, there and on the nodes", tunnels.OfferName, others)
-	}
-	if have.Data[tunnels.OfferUser] == s.user && offered {
-		return nil
-	}
-	if have.Data == nil {
-		have.Data = map[string]string{}
-	}
-	if !offered {
+	_, err := ensure.Follows(ctx, client, offer, metav1.GetOptions{}, func(have *corev1.ConfigMap) error {
+		lines := have.Data[tunnels.OfferLines]
+		offered, others := tunnels.Authorizes(lines, line)
+		if others > 0 {
+			s.log.Infof("the ConfigMap kube-public/%s offers %d other keys to nodes: remove the lines of keys that are no longer in use, there and on the nodes", tunnels.OfferName, others)
+		}
+		have.Data[tunnels.OfferUser] = s.user
+		if offered {
+			return nil
+		}
 		if lines != "" && !strings.HasSuffix(lines, "\n") {
 			lines += "\n"
 		}
-		lines += line + "\n"
-	}
-	have.Data[tunnels.OfferUser], have.Data[tunnels.OfferLines] = s.user, lines
-	_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
+		have.Data[tunnels.OfferLines] = lines + line + "\n"
+		return nil
+	})
 	return err
 }

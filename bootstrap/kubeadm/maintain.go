@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/internal/clusterinfo"
+	"github.com/karve-k8s/karve/internal/ensure"
 )
 
 // dnsService is the Service that CoreDNS has in every cluster, for reasons of history.
@@ -77,11 +77,7 @@ func (m *Maintainer) Maintain(ctx context.Context) (done Changes, err error) {
 	// Nodes need the ConfigMaps most.
 	var problems []error
 	for _, follow := range []func(context.Context, *Changes) error{m.followClusterInfo, m.followKubeadmConfig, m.followKubeletConfig} {
-		problems = append(problems, retry.RetryOnConflict(retry.DefaultRetry, func() error {
-			limited, cancel := context.WithTimeout(ctx, requestLimit)
-			defer cancel()
-			return follow(limited, &done)
-		}))
+		problems = append(problems, follow(ctx, &done))
 	}
 	if made, _ := strconv.Atoi(system.Annotations[MadeAnnotation]); made < generation {
 		problems = append(problems, m.makeAll(ctx, &done))
@@ -101,12 +97,12 @@ func (m *Maintainer) makeAll(ctx context.Context, done *Changes) error {
 			continue // made above, or the reason is known
 		}
 		limited, cancel := context.WithTimeout(ctx, requestLimit)
-		err := m.create(limited, o)
+		result, err := ensure.Exists(limited, m.Client, o)
 		cancel()
 		switch {
-		case err == nil:
+		case result == ensure.Created:
 			done.Made = append(done.Made, nameOf(o))
-		case apierrors.IsAlreadyExists(err), NotServed(err):
+		case err == nil, NotServed(err):
 		case ctx.Err() != nil:
 			return ctx.Err()
 		default:
@@ -143,25 +139,6 @@ func NotServed(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-func (m *Maintainer) create(ctx context.Context, o runtime.Object) error {
-	var err error
-	switch o := o.(type) {
-	case *corev1.ConfigMap:
-		_, err = m.Client.CoreV1().ConfigMaps(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
-	case *rbacv1.Role:
-		_, err = m.Client.RbacV1().Roles(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
-	case *rbacv1.RoleBinding:
-		_, err = m.Client.RbacV1().RoleBindings(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
-	case *rbacv1.ClusterRole:
-		_, err = m.Client.RbacV1().ClusterRoles().Create(ctx, o, metav1.CreateOptions{})
-	case *rbacv1.ClusterRoleBinding:
-		_, err = m.Client.RbacV1().ClusterRoleBindings().Create(ctx, o, metav1.CreateOptions{})
-	default:
-		err = fmt.Errorf("no client for %T", o)
-	}
-	return err
-}
-
 // nameOf returns the kind of an object, with its namespace and name.
 func nameOf(o runtime.Object) string {
 	kind := reflect.TypeOf(o).Elem().Name()
@@ -175,35 +152,26 @@ func nameOf(o runtime.Object) string {
 // follow makes a ConfigMap if it is missing, or lets one of its values follow the server. It leaves
 // a ConfigMap alone that an administrator excluded from updates, or that change cannot read.
 func (m *Maintainer) follow(ctx context.Context, done *Changes, want *corev1.ConfigMap, key string, change func(cm *corev1.ConfigMap) error) error {
-	configMaps := m.Client.CoreV1().ConfigMaps(want.Namespace)
-	cm, err := configMaps.Get(ctx, want.Name, m.get())
-	switch {
-	case apierrors.IsNotFound(err):
-		if err := m.create(ctx, want); err != nil {
-			return fmt.Errorf("%s: %w", nameOf(want), err)
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	var unreadable error
+	result, err := ensure.Follows(ctx, m.Client, want, m.get(), func(cm *corev1.ConfigMap) error {
+		if unreadable = nil; cm.Annotations[AutoUpdateAnnotation] != "false" {
+			unreadable = change(cm)
 		}
-		done.Made = append(done.Made, nameOf(want))
 		return nil
+	})
+	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", nameOf(want), err)
-	case cm.Annotations[AutoUpdateAnnotation] == "false":
-		return nil
-	}
-	before := cm.Data[key]
-	if err := change(cm); err != nil {
+		return err
+	case unreadable != nil:
 		done.Unreadable = append(done.Unreadable, fmt.Errorf("%s cannot be read, so it does not follow this server: %s: %w; correct it, delete it so that it is made again, or annotate it with %s=false",
-			nameOf(cm), key, err, AutoUpdateAnnotation))
-		return nil
+			nameOf(want), key, unreadable, AutoUpdateAnnotation))
+	case result == ensure.Created:
+		done.Made = append(done.Made, nameOf(want))
+	case result == ensure.Changed:
+		done.Changed = append(done.Changed, nameOf(want))
 	}
-	if cm.Data[key] == before {
-		return nil
-	}
-	if _, err := configMaps.Update(ctx, cm, metav1.UpdateOptions{}); apierrors.IsConflict(err) {
-		return err // RetryOnConflict looks at the error itself
-	} else if err != nil {
-		return fmt.Errorf("%s: %w", nameOf(cm), err)
-	}
-	done.Changed = append(done.Changed, nameOf(cm))
 	return nil
 }
 
