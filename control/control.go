@@ -114,6 +114,13 @@ type Stray struct {
 	Problem string `json:"problem,omitempty"` // why it cannot be looked at or deleted
 }
 
+// AnotherLeads is the problem of a server that does not lead.
+const AnotherLeads = "another server leads, and applies the files of its directory"
+
+// OverwriteAnnotation, with the value "false" on an object of a manifest, leaves fields as they are that somebody else has set to another value:
+// the file has failed. Fields of other objects are taken over.
+const OverwriteAnnotation = "manifests.karve/overwrite"
+
 // The states of a file of manifests.
 const (
 	Applied = "applied"

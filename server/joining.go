@@ -76,7 +76,7 @@ const (
 )
 
 // maintainJoining makes the objects for `kubeadm join`, and lets them follow this server; again after each
-// reset, which may bring objects back that name another server. Nothing else of the cluster
+// reset, which may bring objects back that name another server, and after manifests, which may have the DNS. Nothing else of the cluster
 // depends on them. So a start waits for them, but not long, and does not fail without them: a
 // webhook of the cluster may refuse them until a Pod runs. Of several servers, the one that runs the
 // controllers does it: nodes that join then reach a server that runs. One without controllers does not
@@ -122,7 +122,7 @@ func (s *controlPlane) keepJoining(ctx context.Context, term *election.Term, rea
 		s.maintainOnce(ctx, &maintainer, told, ready)
 		for same := true; same; {
 			select {
-			case <-s.wasReset:
+			case <-s.followAgain:
 				maintainer.Consistent, same = true, false
 			case <-look.C:
 				url := s.nodeURL()
@@ -202,10 +202,10 @@ func (s *controlPlane) logNoPodRanges(node, pods, chosen string) {
 	s.Log.Infof("nodes get no Pod ranges from this server: node %s has none and is older than the default range; --cluster-cidr %s gives each node a part of it, for good", node, chosen)
 }
 
-// joiningAgain lets the objects for `kubeadm join` follow this server again.
+// joiningAgain lets the objects for `kubeadm join` follow again, soon.
 func (s *controlPlane) joiningAgain() {
 	select {
-	case s.wasReset <- struct{}{}:
+	case s.followAgain <- struct{}{}:
 	default: // it will happen
 	}
 }

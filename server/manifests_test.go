@@ -306,6 +306,45 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		}
 	}
 
+	// What an earlier release applied for karve addons becomes the server's. What somebody else sets in an object that
+	// does not overwrite stays, and the file has failed.
+	former := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
+		"name": "former", "namespace": "default", "labels": map[string]any{"addons.karve/name": "coredns"}}, "data": map[string]any{"key": "1", "old": "1"}}}
+	configMaps := c.dynamic.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace("default")
+	if _, err := configMaps.Apply(t.Context(), "former", former, metav1.ApplyOptions{FieldManager: "karve-addons"}); err != nil {
+		t.Fatal(err)
+	}
+	careful := func(value string) string {
+		return strings.Replace(manifest("", "former", value), "{name", "{annotations: {"+control.OverwriteAnnotation+": 'false'}, name", 1)
+	}
+	place(t, dir, "former.yaml", careful("2"))
+	c.has(t, "default", "former", "2")
+	cm, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "former", metav1.GetOptions{})
+	if err != nil || cm.Data["old"] != "" || cm.Labels["applyset.kubernetes.io/part-of"] == "" || cm.Labels["addons.karve/name"] != "" {
+		t.Errorf("of an earlier release: got %v, %v, %v", cm.Data, cm.Labels, err)
+	}
+	cm.Data["key"] = "3"
+	if _, err := c.CoreV1().ConfigMaps("default").Update(t.Context(), cm, metav1.UpdateOptions{FieldManager: "somebody"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, all := c.applied(t); !strings.Contains(fmt.Sprint(all["former.yaml"].Problems), `conflict with "somebody" using v1: .data.key: put that into the file`) {
+		t.Errorf("somebody else's value: got %+v", all["former.yaml"])
+	}
+	c.has(t, "default", "former", "3")
+	place(t, dir, "former.yaml", careful("3"))
+	if _, all := c.applied(t); all["former.yaml"].State != control.Applied {
+		t.Errorf("the same value: got %+v", all["former.yaml"])
+	}
+
+	// Kubelets follow a DNS that a file describes.
+	place(t, dir, "dns.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: kube-dns, namespace: kube-system}\nspec: {clusterIP: 10.96.0.77, ports: [{port: 53, protocol: UDP}]}\n")
+	eventually.Nil(t, "kubelet-config names the DNS", func() error {
+		if got := kubeletDNS(t, c); !slices.Equal(got, []string{"10.96.0.77"}) {
+			return fmt.Errorf("got %v", got)
+		}
+		return nil
+	})
+
 	// Without the directory, or in an empty one, all stays until --all.
 	away := filepath.Join(data, "away")
 	if err := os.Rename(dir, away); err != nil {
@@ -328,8 +367,15 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		t.Error(err)
 	}
 	c.has(t, "default", "kept", "")
+	c.has(t, "default", "former", "")
 	c.has(t, "shop", "goods", "")
 	c.has(t, "default", "theirs", "1")
+	eventually.Nil(t, "kubelet-config names no DNS", func() error {
+		if got := kubeletDNS(t, c); len(got) > 0 {
+			return fmt.Errorf("got %v", got)
+		}
+		return nil
+	})
 	stop()
 }
 

@@ -68,13 +68,13 @@ type controlPlane struct {
 	keysFirst bool   // see issuesFirst
 	steps     string // of membership.Outcome
 
-	blocked  blockedParts
-	notices  atomic.Pointer[[]string] // for karve status
-	wasReset chan struct{}            // has a value after a reset, until the objects for kubeadm join follow
-	hour     *page.Hour
-	readyAt  time.Time   // valid when up is
-	up       atomic.Bool // every part has become ready
-	stopping atomic.Bool // the shutdown has begun, and systemd has been notified
+	blocked     blockedParts
+	notices     atomic.Pointer[[]string] // for karve status
+	followAgain chan struct{}            // has a value when the objects for kubeadm join are to follow: after a reset, and when manifests have changed something
+	hour        *page.Hour
+	readyAt     time.Time   // valid when up is
+	up          atomic.Bool // every part has become ready
+	stopping    atomic.Bool // the shutdown has begun, and systemd has been notified
 }
 
 // start has what belongs to one startup of this process, independently of its parts.
@@ -107,7 +107,7 @@ const (
 
 // assemble makes the parts without starting them.
 func assemble(p *plan, c *claim, begun start) *controlPlane {
-	s := &controlPlane{plan: p, claim: c, start: begun, wasReset: make(chan struct{}, 1)}
+	s := &controlPlane{plan: p, claim: c, start: begun, followAgain: make(chan struct{}, 1)}
 	s.keysFirst = p.issuesFirst()
 	s.blocked.init()
 	s.notices.Store(&[]string{})
@@ -117,7 +117,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
-	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Log: p.Log})
+	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Changed: s.joiningAgain, Log: p.Log})
 	s.control = snapshots.New(snapshots.Options{
 		DataDir: p.DataDir, Held: c.held, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
 		Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection, Encryption: p.usersEncryption(),

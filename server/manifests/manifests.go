@@ -46,6 +46,8 @@ type Options struct {
 	Election *election.Election
 	// Connect returns an administrator's client. It is called in each term.
 	Connect func() *rest.Config
+	// Changed is called when files have been applied or objects deleted.
+	Changed func()
 	Log     *logrus.Logger
 }
 
@@ -72,7 +74,7 @@ func (m *Manifests) Run(ctx context.Context, ready func()) error {
 	standby := func() {
 		var others error
 		if _, err := os.Stat(m.Dir); err == nil {
-			others = errors.New("another server leads, and applies the files of its directory")
+			others = errors.New(control.AnotherLeads)
 		}
 		m.tell(nil, others) // nothing stays of a former term
 	}
@@ -201,6 +203,9 @@ func (w *watcher) look(ctx context.Context, s scope) time.Duration {
 		err := w.pass(ctx, todo, !pending)
 		if w.plan(err); pending || ctx.Err() != nil { // the client that asked may have gone away
 			w.next = time.Now()
+		}
+		if len(todo) > 0 {
+			w.Changed()
 		}
 		if ctx.Err() == nil {
 			w.tell(w, err)

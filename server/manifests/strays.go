@@ -55,6 +55,7 @@ func (m *Manifests) Prune(ctx context.Context, agreed []control.Stray, all bool)
 			return nil
 		}
 		strays = w.remove(ctx, agreed)
+		w.Changed()
 		err := w.survey(ctx)
 		w.tell(w, err)
 		return err
