@@ -10,7 +10,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -48,13 +47,6 @@ func addonsCommand() *cli.Command {
 				},
 			},
 			{
-				Name:   "list",
-				Usage:  "list the addons, and whether they run",
-				Before: options.FindDataDir,
-				Flags:  addonFlags(output.Flag()),
-				Action: listAddons,
-			},
-			{
 				Name:  "images",
 				Usage: "list the images that nodes without internet need",
 				Description: "These are the images of the addons, and that of the sandbox of each Pod (pause), which kubeadm\n" +
@@ -66,20 +58,8 @@ func addonsCommand() *cli.Command {
 				},
 				Action: listImages,
 			},
-			{
-				Name:        "delete",
-				Usage:       "delete what karve addons apply has created",
-				Subcommands: []*cli.Command{deleteCommand(addons.KubeProxy), deleteCommand(addons.CoreDNS)},
-			},
 		},
 	}
-}
-
-func addonFlags(more ...cli.Flag) []cli.Flag {
-	return append([]cli.Flag{
-		options.Config(), options.DataDir(),
-		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir"},
-	}, more...)
 }
 
 // applyCommand is `karve addons apply NAME`.
@@ -87,61 +67,43 @@ func applyCommand(name, usage string, own ...cli.Flag) *cli.Command {
 	return &cli.Command{
 		Name:  name,
 		Usage: usage,
-		Description: "The objects are those that kubeadm makes. Applying an addon again updates it to the\n" +
-			"version of this karve, and to the options that are given: options are not remembered.\n" +
-			"Nothing is changed if a field has another value that somebody else has set.",
+		Description: "The objects are those that kubeadm makes. The command writes them to addons/" + name + ".yaml in the\n" +
+			"directory of the server's manifests, and the server applies the file. Change the addon there.\n" +
+			"The same command updates the file to the version of this karve and to the options that are\n" +
+			"given: options are not remembered. It does not replace a file that somebody has edited, and the\n" +
+			"server leaves fields as they are that somebody else has set in the cluster.\n" +
+			"karve addons apply " + name + " -o yaml | karve kubectl diff -f - shows what would change.\n" +
+			"Exit code: 0 if the file is applied, otherwise 1.",
 		Before: options.FindDataDir,
-		Flags: addonFlags(append(own,
+		Flags: append([]cli.Flag{
+			options.Config(), options.DataDir(),
+			&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir, for -o yaml"},
+		}, append(own,
 			&cli.StringFlag{Name: "image-repository", Usage: "`REPOSITORY` of the image, such as a mirror of " + addons.DefaultImageRepository},
 			&cli.StringFlag{Name: "image", Usage: "whole `NAME` of the image, with its tag"},
-			&cli.BoolFlag{Name: "force-conflicts", Usage: "overwrite fields that somebody else has set"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only show which objects would change"},
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: yaml prints the objects, and changes nothing"},
+			&cli.BoolFlag{Name: "force-conflicts", Usage: "replace an edited file, and overwrite once the fields that somebody else has set in the cluster"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: yaml prints the file, and changes nothing"},
+			&cli.BoolFlag{Name: "dry-run", Hidden: true}, // of earlier releases
 		)...),
 		Action: func(c *cli.Context) error { return applyAddon(c, name) },
 	}
 }
 
-// deleteCommand is `karve addons delete NAME`.
-func deleteCommand(name string) *cli.Command {
-	return &cli.Command{
-		Name:        name,
-		Usage:       "delete the objects of " + name + " that karve addons apply has created",
-		Description: "Objects that existed before are left as they are.",
-		Before:      options.FindDataDir,
-		Flags:       addonFlags(&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask for confirmation"}),
-		Action:      func(c *cli.Context) error { return deleteAddon(c, name) },
-	}
-}
-
-// addonClients are the clients for a server.
-type addonClients struct {
-	typed   kubernetes.Interface
-	dynamic dynamic.Interface
-	url     string
-}
-
-func newAddonClients(c *cli.Context) (*addonClients, error) {
+// connectAddons returns a client for a server. explain adds to an error what a user can do about it.
+func connectAddons(c *cli.Context) (client kubernetes.Interface, explain func(error) error, err error) {
 	config, err := servers.Connect(c.String("data-dir"), c.String("kubeconfig"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	config.Timeout, config.QPS = addonTimeout, -1
 	config.WarningHandler = rest.NewWarningWriter(c.App.ErrWriter, rest.WarningWriterOptions{Deduplicate: true})
-	typed, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	client, err := dynamic.NewForConfig(config)
-	return &addonClients{typed, client, config.Host}, err
-}
-
-// explain adds to an error what a user can do about it.
-func (c *addonClients) explain(err error) error {
-	if utilnet.IsConnectionRefused(err) {
-		return fmt.Errorf("no server answers at %s: start one with karve server", c.url)
-	}
-	return err
+	client, err = kubernetes.NewForConfig(config)
+	return client, func(err error) error {
+		if utilnet.IsConnectionRefused(err) {
+			return fmt.Errorf("no server answers at %s: start one with karve server", config.Host)
+		}
+		return err
+	}, err
 }
 
 // readSettings reads the options of `karve addons apply`.
@@ -163,6 +125,12 @@ func readSettings(c *cli.Context) (addons.Settings, error) {
 	if c.IsSet("image") && c.IsSet("image-repository") {
 		problems = append(problems, errors.New("--image is the whole name of the image: leave out --image-repository"))
 	}
+	if c.Bool("dry-run") {
+		problems = append(problems, errors.New("--dry-run does not exist any more: -o yaml | karve kubectl diff -f - shows what would change"))
+	}
+	if c.String("kubeconfig") != "" && c.String("output") == "" {
+		problems = append(problems, errors.New("--kubeconfig is for -o yaml: the file is written on the machine of the server, so run the command there"))
+	}
 	return s, errors.Join(append(problems, s.Check())...)
 }
 
@@ -179,121 +147,56 @@ func applyAddon(c *cli.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	clients, err := newAddonClients(c)
+	client, explain, err := connectAddons(c)
 	if err != nil {
 		return err
 	}
-	if settings, err = addons.Read(c.Context, clients.typed, name, settings); err != nil {
-		return clients.explain(err)
+	if settings, err = addons.Read(c.Context, client, name, settings); err != nil {
+		return explain(err)
 	}
-	objects, err := addons.Objects(name, settings)
+	text, err := addons.File(name, settings, false)
 	if err != nil {
 		return err
 	}
 	if c.String("output") == "yaml" {
-		text, err := addons.YAML(objects)
-		if err == nil {
-			_, err = c.App.Writer.Write(text)
+		_, err = c.App.Writer.Write(text)
+		return err
+	}
+	texts := [][]byte{text}
+	if c.Bool("force-conflicts") { // this time only
+		forced, err := addons.File(name, settings, true)
+		if err != nil {
+			return err
 		}
+		texts = [][]byte{forced, text}
+	}
+	before, err := addons.KubeletDNS(c.Context, client)
+	if err != nil {
+		return explain(err)
+	}
+	file := datadir.ManifestFile{Name: "addons/" + name + ".yaml", Edited: addons.Edited, Overwrite: c.Bool("force-conflicts")}
+	if applied, err := file.Apply(c, texts...); err != nil || !applied || name != addons.CoreDNS {
 		return err
 	}
-	o := addons.ApplyOptions{DryRun: c.Bool("dry-run"), ForceConflicts: c.Bool("force-conflicts")}
-	results, err := addons.Apply(c.Context, clients.dynamic, name, objects, o)
-	showResults(c.App.Writer, o.DryRun, results...)
-	if err != nil || name != addons.CoreDNS {
-		return clients.explain(err)
-	}
-	address, err := addons.DNSAddress(settings.ServiceRange)
+	return explain(awaitDNS(c, client, settings.ServiceRange, before))
+}
+
+// awaitDNS waits until nodes that join learn the address of the DNS. before are the addresses that they learned until now.
+func awaitDNS(c *cli.Context, client kubernetes.Interface, serviceRange string, before []string) error {
+	address, err := addons.DNSAddress(serviceRange)
 	if err != nil {
 		return err
 	}
-	result, warning, err := addons.TellKubelets(c.Context, clients.typed, address, o)
+	warning, err := addons.AwaitKubeletDNS(c.Context, client, address)
 	if err != nil {
-		return clients.explain(err)
+		return err
 	}
 	if warning != "" {
 		fmt.Fprintln(c.App.ErrWriter, "karve: warning:", warning)
-	}
-	if result.Object != "" {
-		showResults(c.App.Writer, o.DryRun, result)
-	}
-	if result.Action == addons.Configured && !o.DryRun {
-		fmt.Fprintln(c.App.Writer, oldNodes+"\n"+withoutDNS)
+	} else if !slices.Contains(before, address) {
+		fmt.Fprintln(c.App.Writer, "nodes that join now use the DNS at "+address+". "+oldNodes+"\n"+withoutDNS)
 	}
 	return nil
-}
-
-func showResults(w io.Writer, dryRun bool, results ...addons.Result) {
-	for _, r := range results {
-		if dryRun {
-			r.Action += " (dry run)"
-		}
-		fmt.Fprintln(w, r.Object, r.Action)
-	}
-}
-
-func deleteAddon(c *cli.Context, name string) error {
-	clients, err := newAddonClients(c)
-	if err != nil {
-		return err
-	}
-	made, err := addons.Made(c.Context, clients.dynamic, name)
-	if err != nil {
-		return clients.explain(err)
-	}
-	if len(made) == 0 {
-		return fmt.Errorf("the cluster has nothing of %s that karve addons apply has created", name)
-	}
-	if !c.Bool("yes") {
-		if err := datadir.Agree(c, "deleting "+strings.Join(made, ", "), "nothing was deleted"); err != nil {
-			return err
-		}
-	}
-	results, err := addons.Delete(c.Context, clients.dynamic, name)
-	showResults(c.App.Writer, false, results...)
-	if err != nil || !slices.Contains(results, addons.Result{Object: "service/kube-dns", Action: addons.Deleted}) {
-		return clients.explain(err)
-	}
-	result, changed, err := addons.UntellKubelets(c.Context, clients.typed)
-	if err == nil && changed {
-		showResults(c.App.Writer, false, result)
-		fmt.Fprintln(c.App.Writer, oldNodes)
-	}
-	return clients.explain(err)
-}
-
-func listAddons(c *cli.Context) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
-	clients, err := newAddonClients(c)
-	if err != nil {
-		return err
-	}
-	list, err := addons.List(c.Context, clients.typed)
-	if err != nil {
-		return clients.explain(err)
-	}
-	return output.Show(c, list, func(w io.Writer) {
-		fmt.Fprintln(w, "NAME\tAPPLIED\tREADY\tIMAGE")
-		for _, s := range list {
-			applied, ready := "no", "-"
-			switch {
-			case s.Image == "":
-			case s.Made:
-				applied = "yes"
-			default:
-				applied = "by others"
-			}
-			image := s.Image
-			if image == "" {
-				image = "-"
-			} else {
-				ready = fmt.Sprintf("%d/%d", s.Ready, s.Wanted)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, applied, ready, image)
-		}
-	})
 }
 
 func listImages(c *cli.Context) error {

@@ -125,6 +125,9 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 
 // noCommand is the error for a command that does not exist, with the nearest that does.
 func noCommand(above, name string, commands []*cli.Command) error {
+	if hint := otherwise[strings.TrimPrefix(above+" "+name, "karve ")]; hint != "" {
+		return fmt.Errorf("there is no command %q: %s", above+" "+name, hint)
+	}
 	var names []string
 	for _, c := range commands {
 		names = append(names, c.Name)
@@ -136,7 +139,7 @@ func noCommand(above, name string, commands []*cli.Command) error {
 	return fmt.Errorf("there is no command %q (see %s --help)", above+" "+name, above)
 }
 
-// otherwise are commands of similar programs, and what to do in their place.
+// otherwise are commands of similar programs and of earlier releases, and what to do in their place.
 var otherwise = map[string]string{
 	"start":          "karve server starts a cluster",
 	"up":             "karve server starts a cluster",
@@ -148,6 +151,8 @@ var otherwise = map[string]string{
 	"delete cluster": "stop the server, and remove its data directory, which karve status names",
 	"agent":          "karve node join makes this machine a node",
 	"join":           "karve node join makes this machine a node",
+	"addons list":    "karve status shows the files of addons, and what the cluster lacks",
+	"addons delete":  "remove the addon's file from addons/ in the directory of the manifests, and run karve manifests prune",
 }
 
 // noRootCommand is the error for a command that karve itself does not have. It may be one of kubectl's, or of a similar program.

@@ -101,12 +101,10 @@ func TestObjectsEqualKubeadms(t *testing.T) {
 				if got := kubeletDNS(t, c); got == nil || len(got) != 0 {
 					t.Errorf("clusterDNS in kubelet-config: got %#v, want an empty list, which kubeadm does not fill in", got)
 				}
-				if changed, err := kubeadm.SetClusterDNS(t.Context(), c, dns.String()); !changed || err != nil {
-					t.Fatalf("SetClusterDNS: changed %v, error %v", changed, err)
-				}
-				if changed, err := kubeadm.SetClusterDNS(t.Context(), c, dns.String()); changed || err != nil {
-					t.Fatalf("SetClusterDNS for the second time: changed %v, error %v", changed, err)
-				}
+				change(t, c.CoreV1().ConfigMaps("kube-system"), "kubelet-config", func(cm *corev1.ConfigMap) {
+					cm.Data["kubelet"] = strings.Replace(cm.Data["kubelet"], "clusterDNS: []", "clusterDNS:\n- "+dns.String(), 1)
+					componentconfigs.SignConfigMap(cm)
+				})
 			})
 			var without map[string]map[string]any
 			theirs := t.TempDir()

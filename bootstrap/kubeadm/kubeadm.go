@@ -225,9 +225,6 @@ func withClusterDNS(config []byte, dns []string) ([]byte, error) {
 	if err := yaml.Unmarshal(config, &fields); err != nil {
 		return nil, err
 	}
-	if fields == nil {
-		fields = map[string]any{}
-	}
 	fields["clusterDNS"] = append([]string{}, dns...)
 	return yaml.Marshal(fields)
 }

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/retry"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
 	"k8s.io/kubernetes/cmd/kubeadm/app/componentconfigs"
@@ -267,45 +266,6 @@ func (m *Maintainer) followKubeletConfig(ctx context.Context, done *Changes) err
 		}
 		return nil
 	})
-}
-
-// SetClusterDNS lets kubelets that join from now on give Pods these addresses as name servers;
-// without an address, those of their machine. It changes nothing else of kubelet-config, and
-// keeps the signature of a configuration that nobody has edited. It reports whether something
-// changed. If there is no kubelet-config, the error is apierrors.IsNotFound.
-//
-// A node that joined before has a copy. `kubeadm upgrade node phase kubelet-config` renews it.
-func SetClusterDNS(ctx context.Context, client kubernetes.Interface, addresses ...string) (changed bool, err error) {
-	const key = constants.KubeletBaseConfigurationConfigMapKey
-	configMaps := client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
-	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		cm, err := configMaps.Get(ctx, constants.KubeletBaseConfigurationConfigMap, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		var config struct {
-			ClusterDNS []string `json:"clusterDNS"`
-		}
-		if err := yaml.Unmarshal([]byte(cm.Data[key]), &config); err != nil {
-			return fmt.Errorf("ConfigMap %s/%s: %s: %w", cm.Namespace, cm.Name, key, err)
-		}
-		if config.ClusterDNS != nil && slices.Equal(config.ClusterDNS, addresses) {
-			return nil
-		}
-		unedited := componentconfigs.VerifyConfigMapSignature(cm)
-		text, err := withClusterDNS([]byte(cm.Data[key]), addresses)
-		if err != nil {
-			return fmt.Errorf("ConfigMap %s/%s: %s: %w", cm.Namespace, cm.Name, key, err)
-		}
-		cm.Data[key] = string(text)
-		if unedited {
-			componentconfigs.SignConfigMap(cm)
-		}
-		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
-		changed = err == nil
-		return err
-	})
-	return changed, err
 }
 
 // ErrUnreadable is the error for a kubeadm-config that cannot be read. Maintain reports it, too.

@@ -46,11 +46,15 @@ func Manifests() *cli.Command {
 	}
 }
 
-// ofRunning calls ask with the running server of the data directory.
+// ofRunning calls ask with the running server of the data directory, for a command with --output.
 func ofRunning(c *cli.Context, ask func(*control.Client) error) error {
 	if err := output.Check(c); err != nil {
 		return err
 	}
+	return withRunning(c, ask)
+}
+
+func withRunning(c *cli.Context, ask func(*control.Client) error) error {
 	dir := Absolute(c.String("data-dir"))
 	if _, held, err := servers.Holder(dir); err != nil {
 		return err

@@ -61,7 +61,7 @@ func TestCommandsChooseTheirServer(t *testing.T) {
 	const several = "2 servers of this user run, in "
 	want := several + one + ", " + other + ": choose one with --data-dir DIR or KARVE_DATA_DIR"
 	for _, words := range []string{
-		"status", "wait", "kubectl get namespaces", "kubeconfig", "token list", "token create", "addons list", "certs list", "certs renew", "secrets status",
+		"status", "wait", "kubectl get namespaces", "kubeconfig", "token list", "token create", "addons apply coredns", "certs list", "certs renew", "secrets status",
 		"snapshot", "reset --yes", "backup create", "datastore stats", "ssh public-key", "support", "cluster-token rotate --lost",
 	} {
 		t.Run(words, func(t *testing.T) { wantProblems(t, run(words), want) })

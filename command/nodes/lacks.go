@@ -262,8 +262,9 @@ func (f *facts) addDNS(add func(do, format string, args ...any)) {
 	if !f.configRead {
 		return
 	}
+	follows := "a restart of the server writes " + addresses[0] + " into it, unless somebody has edited it; then karve kubectl -n kube-system edit configmap kubelet-config does"
 	if len(f.clusterDNS) == 0 {
-		add("karve addons apply coredns, or a restart of the server, writes "+addresses[0]+" into it"+joined, "%s has no clusterDNS, so Pods do not ask the cluster's DNS", kubeletConfig)
+		add(follows+joined, "%s has no clusterDNS, so Pods do not ask the cluster's DNS", kubeletConfig)
 		return
 	}
 	for _, a := range f.clusterDNS {
@@ -272,7 +273,7 @@ func (f *facts) addDNS(add func(do, format string, args ...any)) {
 			return
 		}
 	}
-	add("a restart of the server writes "+addresses[0]+" into it, unless somebody has edited it; then karve addons apply coredns --force-conflicts does"+joined, "%s makes Pods ask %s, but DNS is at %s", kubeletConfig, strings.Join(f.clusterDNS, ", "), strings.Join(addresses, ", "))
+	add(follows+joined, "%s makes Pods ask %s, but DNS is at %s", kubeletConfig, strings.Join(f.clusterDNS, ", "), strings.Join(addresses, ", "))
 }
 
 // oldest is how many minor versions older than the API server a kubelet may be

@@ -19,6 +19,7 @@ var notAsOwner = map[string]string{
 	// What these have to do in a data directory, they do by ownership.Act; the rest is root's own.
 	"clustertoken: create": "writes the file of its argument, and gives it away",
 	"clustertoken: rotate": "reads the files of its options, and reseals as the owner",
+	"command: name":        "addons: destination.Act writes the file",
 	"command: check":       "validates as the owner, and looks at the machine as root",
 	"command: run":         "as server",
 	"command: server":      "ownership.Check refuses a directory of another user",
@@ -44,7 +45,7 @@ var notAsOwner = map[string]string{
 	"secrets: rotate":      "as status",
 	"secrets: reencrypt":   "as status",
 	// These use the API, with what Kubeconfig accepts.
-	"datadir: name": "", "secrets: name": "", "command: list": "", "command: name": "", "token: create": "", "token: delete": "", "token: list": "", "kubectl: kubectl": "",
+	"datadir: name": "", "secrets: name": "", "token: create": "", "token: delete": "", "token: list": "", "kubectl: kubectl": "",
 	// These have no data directory, or are about the machine.
 	"command: completion": "", "command: envtest-assets": "", "command: help": "", "command: images": "", "command: version": "", "datadir: etcd-member": "",
 	"command: install": "", "command: uninstall": "", "command: upgrade": "",

@@ -1,9 +1,8 @@
 // Package addons has what a cluster with nodes needs beside its control plane: kube-proxy and
 // CoreDNS, as kubeadm deploys them.
 //
-// [Objects] returns kubeadm's own objects for the [Settings] of a cluster, which [Read] takes from
-// the cluster itself. apply.go applies, lists and deletes them, kubelet.go tells the kubelets the
-// address of the DNS.
+// [File] returns a manifest with kubeadm's own objects for the [Settings] of a cluster, which [Read]
+// takes from the cluster itself. The server applies the file with its other manifests.
 package addons
 
 import (
@@ -27,6 +26,8 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/dns"
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/proxy"
 	yamlencoding "sigs.k8s.io/yaml"
+
+	"github.com/karve-k8s/karve/control"
 )
 
 // The names of the addons, which are also those of their DaemonSet and Deployment.
@@ -44,8 +45,12 @@ const (
 	MostReplicas = 1000
 )
 
-// namespace is where all namespaced objects are.
-const namespace = "kube-system"
+const (
+	// namespace is where all namespaced objects are.
+	namespace = "kube-system"
+	// configurationSum is an annotation of kube-proxy's Pods.
+	configurationSum = "addons.karve/configuration"
+)
 
 // ProxyModes are the modes of kube-proxy on Linux. The first is kubeadm's.
 var ProxyModes = []string{"iptables", "nftables", "ipvs"}
@@ -67,9 +72,9 @@ type Settings struct {
 // order of the kinds: what others need comes first.
 var order = []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Service", "Deployment", "DaemonSet"}
 
-// Objects returns the objects of an addon, in the order in which they are created. The last one is
+// objectsOf returns the objects of an addon, in the order in which they are created. The last one is
 // the DaemonSet or Deployment.
-func Objects(name string, s Settings) ([]*unstructured.Unstructured, error) {
+func objectsOf(name string, s Settings) ([]*unstructured.Unstructured, error) {
 	manifest, err := kubeadms(name, s)
 	if err != nil {
 		return nil, err
@@ -112,7 +117,7 @@ func Objects(name string, s Settings) ([]*unstructured.Unstructured, error) {
 	// checksum replaces the Pods.
 	configMap := objects[slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "ConfigMap" })]
 	sum := fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, configMap.Object["data"])))
-	return objects, unstructured.SetNestedField(workload, sum, append(template, "metadata", "annotations", prefix+"configuration")...)
+	return objects, unstructured.SetNestedField(workload, sum, append(template, "metadata", "annotations", configurationSum)...)
 }
 
 // kubeadms returns what `kubeadm init phase addon --print-manifest` prints.
@@ -161,15 +166,38 @@ func PauseImage(repository string) string {
 	return images.GetPauseImage(&kubeadmapi.ClusterConfiguration{ImageRepository: repository})
 }
 
-// YAML returns objects as one stream of documents.
-func YAML(objects []*unstructured.Unstructured) ([]byte, error) {
+// sumLine begins the line of a file that has the checksum of what follows.
+const sumLine = "# sha256 of what follows: "
+
+// File returns the manifest of an addon. Without overwrite, the server leaves fields as they are that somebody else has
+// set in the cluster, and reports them.
+func File(name string, s Settings, overwrite bool) ([]byte, error) {
+	objects, err := objectsOf(name, s)
+	if err != nil {
+		return nil, err
+	}
 	var documents [][]byte
 	for _, o := range objects {
+		if !overwrite {
+			if err := unstructured.SetNestedField(o.Object, "false", "metadata", "annotations", control.OverwriteAnnotation); err != nil {
+				return nil, err
+			}
+		}
 		document, err := yamlencoding.Marshal(o.Object)
 		if err != nil {
 			return nil, err
 		}
 		documents = append(documents, document)
 	}
-	return bytes.Join(documents, []byte("---\n")), nil
+	body := bytes.Join(documents, []byte("---\n"))
+	head := fmt.Sprintf("# %s of Kubernetes %s, made by karve addons apply %s, which does not replace a file that somebody has edited.\n"+
+		"# The server applies this file. Changes belong here, not into the cluster.\n%s%x\n", name, s.Version, name, sumLine, sha256.Sum256(body))
+	return append([]byte(head), body...), nil
+}
+
+// Edited reports whether a file is not as [File] made it.
+func Edited(file []byte) bool {
+	_, rest, _ := bytes.Cut(file, []byte(sumLine))
+	sum, body, found := bytes.Cut(rest, []byte("\n"))
+	return !found || string(sum) != fmt.Sprintf("%x", sha256.Sum256(body))
 }

@@ -5,22 +5,24 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
-
-	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 )
 
 // kubeletConfig is the ConfigMap from which nodes that join take their kubelet's configuration.
 const kubeletConfig = "kubelet-config"
 
-// kubeletDNS returns the addresses of the DNS in [kubeletConfig].
-func kubeletDNS(ctx context.Context, client kubernetes.Interface) ([]string, error) {
+// KubeletDNS returns the addresses of the DNS in kubelet-config; none if there is no such ConfigMap.
+func KubeletDNS(ctx context.Context, client kubernetes.Interface) ([]string, error) {
 	m, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, kubeletConfig, metav1.GetOptions{})
-	if err != nil {
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
 		return nil, err
 	}
 	var config struct {
@@ -32,44 +34,19 @@ func kubeletDNS(ctx context.Context, client kubernetes.Interface) ([]string, err
 	return config.ClusterDNS, nil
 }
 
-// TellKubelets makes kubelets that join from now on use the DNS at an address. What somebody else
-// has set stays, with a warning, unless the options say otherwise. The result is empty if there is
-// no configuration for kubelets.
-func TellKubelets(ctx context.Context, client kubernetes.Interface, address string, o ApplyOptions) (result Result, warning string, err error) {
-	result = Result{"configmap/" + kubeletConfig, Unchanged}
-	current, err := kubeletDNS(ctx, client)
-	switch {
-	case apierrors.IsNotFound(err):
-		return Result{}, fmt.Sprintf("there is no ConfigMap %s/%s, from which nodes learn the address of the DNS: set clusterDNS: [%s] in the configuration of their kubelets", namespace, kubeletConfig, address), nil
-	case err != nil || slices.Equal(current, []string{address}):
-		return result, "", err
-	case len(current) > 0 && !o.ForceConflicts:
-		return result, fmt.Sprintf("nodes that join use another DNS, because clusterDNS in ConfigMap %s/%s is %s; --force-conflicts sets it to %s",
-			namespace, kubeletConfig, strings.Join(current, ", "), address), nil
-	}
-	if result.Action = Configured; !o.DryRun {
-		_, err = kubeadm.SetClusterDNS(ctx, client, address)
-	}
-	return result, "", err
-}
+// followLimit is how long the server may take to let kubelet-config follow.
+const followLimit = 5 * time.Second
 
-// UntellKubelets makes kubelets that join from now on use the DNS of their machine, if they used
-// the cluster's. It reports whether they did.
-func UntellKubelets(ctx context.Context, client kubernetes.Interface) (result Result, changed bool, err error) {
-	services, err := serviceRange(ctx, client)
-	if err != nil {
-		return Result{}, false, err
+// AwaitKubeletDNS waits until the server has written an address of the DNS into kubelet-config. The warning says that it does not.
+func AwaitKubeletDNS(ctx context.Context, client kubernetes.Interface, address string) (warning string, err error) {
+	var now []string
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, followLimit, true, func(context.Context) (bool, error) {
+		now, err = KubeletDNS(ctx, client)
+		return slices.Contains(now, address), err
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return fmt.Sprintf("nodes that join do not use this DNS: in ConfigMap %s/%s, clusterDNS is [%s], and the server does not change what somebody has edited, or anything with --no-kubeadm-objects\n"+
+			"karve kubectl -n %[1]s edit configmap %[2]s sets it: clusterDNS: [%[4]s]", namespace, kubeletConfig, strings.Join(now, ", "), address), nil
 	}
-	address, err := DNSAddress(services)
-	if err != nil {
-		return Result{}, false, err
-	}
-	current, err := kubeletDNS(ctx, client)
-	if apierrors.IsNotFound(err) || err == nil && !slices.Equal(current, []string{address}) {
-		return Result{}, false, nil
-	} else if err != nil {
-		return Result{}, false, err
-	}
-	_, err = kubeadm.SetClusterDNS(ctx, client)
-	return Result{"configmap/" + kubeletConfig, Configured}, true, err
+	return "", err
 }

@@ -1,6 +1,7 @@
 package addons
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -35,15 +36,13 @@ func TestObjects(t *testing.T) {
 		{CoreDNS, v4, []string{"clusterIP: 10.96.0.10\n", "kubernetes k8s.example.org in-addr.arpa", "image: registry.k8s.io/coredns/coredns:v", "replicas: 2\n"}},
 		{CoreDNS, v6, []string{"clusterIP: fd00:10:96::a\n"}},
 		{CoreDNS, changed, []string{"image: registry.example.org/k8s/coredns:v", "replicas: 0\n"}},
-		{KubeProxy, anySettings, []string{"kind: DaemonSet\n", "name: kubeadm:node-proxier\n"}},
-		{CoreDNS, anySettings, []string{"kind: Deployment\n", "name: kube-dns\n"}},
 		{CoreDNS, image, []string{"image: registry.example.org/mine:1\n"}},
 	} {
-		objects, err := Objects(tc.addon, tc.settings)
+		objects, err := objectsOf(tc.addon, tc.settings)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := YAML(objects)
+		text, err := File(tc.addon, tc.settings, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,11 +68,7 @@ func TestImages(t *testing.T) {
 			t.Fatalf("got %q", images)
 		}
 		for i, name := range []string{KubeProxy, CoreDNS} {
-			objects, err := Objects(name, s)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if text, err := YAML(objects); err != nil || !strings.Contains(string(text), "image: "+images[i]+"\n") {
+			if text, err := File(name, s, false); err != nil || !strings.Contains(string(text), "image: "+images[i]+"\n") {
 				t.Errorf("%s does not have the image %s (%v):\n%s", name, images[i], err, text)
 			}
 		}
@@ -84,15 +79,33 @@ func TestImages(t *testing.T) {
 func TestChecksum(t *testing.T) {
 	sum := func(server string) string {
 		t.Helper()
-		objects, err := Objects(KubeProxy, Settings{Server: server, ServiceRange: "10.96.0.0/12", Version: "v1.2.3"})
+		objects, err := objectsOf(KubeProxy, Settings{Server: server, ServiceRange: "10.96.0.0/12", Version: "v1.2.3"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, _ := unstructured.NestedString(objects[len(objects)-1].Object, "spec", "template", "metadata", "annotations", prefix+"configuration")
+		s, _, _ := unstructured.NestedString(objects[len(objects)-1].Object, "spec", "template", "metadata", "annotations", configurationSum)
 		return s
 	}
 	if a, b := sum("https://192.0.2.1"), sum("https://192.0.2.2"); a == "" || a == b || a != sum("https://192.0.2.1:443") {
 		t.Errorf("got %q and %q", a, b)
+	}
+}
+
+func TestEditedFile(t *testing.T) {
+	text, err := File(CoreDNS, Settings{ServiceRange: "10.96.0.0/12", Version: "v1.2.3"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for edited, want := range map[string]bool{
+		string(text): false,
+		strings.Replace(string(text), "replicas: 2", "replicas: 3", 1): true,
+		string(text) + "\n": true,
+		string(text[bytes.Index(text, []byte("apiVersion")):]): true,
+		"": true,
+	} {
+		if got := Edited([]byte(edited)); got != want {
+			t.Errorf("got %v, want %v for\n%s", got, want, edited)
+		}
 	}
 }
 
