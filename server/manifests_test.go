@@ -418,6 +418,9 @@ func TestOneOfSeveralServersAppliesManifests(t *testing.T) {
 	if _, err := asking(t, second, func(client *control.Client) (*control.Manifests, error) { return client.ApplyManifests(t.Context()) }); err == nil || !strings.Contains(err.Error(), "another one leads") {
 		t.Errorf("asked where another server leads: got %v, want an error", err)
 	}
+	if status, err := asking(t, second, func(client *control.Client) (*control.Manifests, error) { return client.Manifests(t.Context()) }); err != nil || status.Problem != control.AnotherLeads {
+		t.Errorf("status where another server leads: got %+v, %v", status, err)
+	}
 	first.end(t)
 	second.says(t, applied, 1)
 	place(t, dir, "a.yaml", manifest("", "shared", "3"))

@@ -45,7 +45,9 @@ func (f ManifestFile) Apply(c *cli.Context, texts ...[]byte) (applied bool, err 
 			if err := f.place(path, text); err != nil {
 				return err
 			}
-			if all.Problem == control.AnotherLeads {
+			if all, err = client.Manifests(c.Context); err != nil {
+				return err
+			} else if all.Problem == control.AnotherLeads {
 				continue
 			}
 			if all, err = client.ApplyManifests(c.Context); err != nil {

@@ -59,8 +59,9 @@ type Manifests struct {
 	now  *watcher        // nil while this server does not apply files
 	term context.Context // of now
 
-	mu     sync.Mutex
-	status control.Manifests
+	mu      sync.Mutex
+	status  control.Manifests
+	standby bool // another server leads
 }
 
 // New returns the part. It looks at the directory in Run.
@@ -71,14 +72,7 @@ func New(o Options) *Manifests { return &Manifests{Options: o, one: make(chan st
 func (m *Manifests) Run(ctx context.Context, ready func()) error {
 	registerMetrics()
 	ready()
-	standby := func() {
-		var others error
-		if _, err := os.Stat(m.Dir); err == nil {
-			others = errors.New(control.AnotherLeads)
-		}
-		m.tell(nil, others) // nothing stays of a former term
-	}
-	return m.Election.Follow(ctx, standby, m.lead)
+	return m.Election.Follow(ctx, func() { m.tell(nil, nil) }, m.lead) // nothing stays of a former term
 }
 
 // lead applies the files during a term.
@@ -125,8 +119,14 @@ func (m *Manifests) during(ctx context.Context, do func(context.Context, *watche
 // Status returns the state of each file.
 func (m *Manifests) Status() control.Manifests {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.status
+	now, standby := m.status, m.standby
+	m.mu.Unlock()
+	if standby {
+		if _, err := os.Stat(m.Dir); err == nil {
+			now.Problem = control.AnotherLeads
+		}
+	}
+	return now
 }
 
 // Apply applies all files, also those that have not changed, and returns their states.
@@ -135,7 +135,7 @@ func (m *Manifests) Apply(ctx context.Context) (control.Manifests, error) {
 	return m.Status(), err
 }
 
-// tell makes the status, and logs what is new.
+// tell makes the status, and logs what is new. Without a watcher, another server leads.
 func (m *Manifests) tell(w *watcher, problem error) {
 	now, failed := control.Manifests{Dir: m.Dir}, 0
 	if problem != nil {
@@ -163,7 +163,7 @@ func (m *Manifests) tell(w *watcher, problem error) {
 	if text := now.InNoFile(); text != "" && text != m.status.InNoFile() {
 		m.Log.Infof("manifests: %s", text)
 	}
-	m.status = now
+	m.status, m.standby = now, w == nil
 	failedFiles.Set(float64(failed))
 }
 
