@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +25,9 @@ const monitoring = "../docs/monitoring"
 var (
 	inQuery = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\{[^}]*\}|\[[^\]]*\]|\b(?:by|on|without|ignoring)\s*\([^)]*\)`)
 	word    = regexp.MustCompile(`[a-zA-Z_:][\w:]*\s*\(?`)
+
+	documentedMetric = regexp.MustCompile("`((?:karve|apiserver_ssh_tunnel)_\\w+)`")
+	ownMetric        = regexp.MustCompile(`(?m)^# TYPE ((?:karve|apiserver_ssh_tunnel)_\w+) `)
 )
 
 // metricsIn are the names of metrics in a query of Prometheus: its words but for labels, functions and operators.
@@ -37,7 +41,17 @@ func metricsIn(query string) (names []string) {
 	return names
 }
 
-// Every metric of the alerts and of the dashboard exists, so that none of them is silent for ever.
+// metricsOf returns the first group of each match in text, sorted.
+func metricsOf(pattern *regexp.Regexp, text []byte) (names []string) {
+	for _, match := range pattern.FindAllSubmatch(text, -1) {
+		names = append(names, string(match[1]))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Every metric of the alerts and of the dashboard exists, so that no alert is silent for ever; and
+// docs/monitoring.md has each of Karve's metrics once.
 func TestMonitoringNamesMetrics(t *testing.T) {
 	var rules struct {
 		Groups []struct {
@@ -54,6 +68,9 @@ func TestMonitoringNamesMetrics(t *testing.T) {
 	fatal(t, err)
 	panels, err := os.ReadFile(filepath.Join(monitoring, "dashboard.json"))
 	fatal(t, err)
+	page, err := os.ReadFile(monitoring + ".md")
+	fatal(t, err)
+	documented := metricsOf(documentedMetric, page)
 	fatal(t, errors.Join(yaml.Unmarshal(alerts, &rules), json.Unmarshal(panels, &dashboard)))
 	wanted := map[string]string{}
 	for _, rule := range rules.Groups[0].Rules {
@@ -90,6 +107,9 @@ func TestMonitoringNamesMetrics(t *testing.T) {
 			if !regexp.MustCompile(`(?m)^` + name + `[{ ]`).Match(text) {
 				err = errors.Join(err, errors.New(of+": there is no "+name))
 			}
+		}
+		if got := metricsOf(ownMetric, text); !slices.Equal(got, documented) {
+			err = errors.Join(err, fmt.Errorf("docs/monitoring.md has the metrics\n%v, want\n%v", documented, got))
 		}
 		return err
 	})

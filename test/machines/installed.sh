@@ -2,11 +2,11 @@
 # A node that install.sh makes, beside those of kubeadm. The programs come from files: there is no
 # internet here.
 
-# playbook NAME ARGS... runs the playbook of docs/install.md for a machine. A script stands in for ssh.
+# playbook NAME ARGS... runs the playbook of docs/fleet.md for a machine. A script stands in for ssh.
 playbook() {
 	local dir=$run/playbook
 	mkdir -p "$dir"
-	awk '/^```/ { inside = $0 == "```yaml"; next } inside' docs/install.md >"$dir/karve.yml"
+	awk '/^```/ { inside = $0 == "```yaml"; next } inside' docs/fleet.md >"$dir/karve.yml"
 	cp install.sh "$dir/"
 	printf '[karve_servers]\nserver\n[karve_nodes]\n%s\n' "$1" >"$dir/inventory"
 	# shellcheck disable=SC2016 # they are the script's
