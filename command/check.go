@@ -28,7 +28,7 @@ nothing, and removes all files that it creates. Exit code: 0 if no check fails,
 otherwise 1.`,
 		Flags: append([]cli.Flag{
 			output.Flag(),
-			&cli.StringFlag{Name: "replaces", Usage: "data `DIR` of a server that will stop before the start: what it uses counts as free"},
+			&cli.StringFlag{Name: "replaces", Usage: "data `DIR` of a server that will stop before the start: its ports and directory count as free"},
 		}, options.Server()...),
 		Action: runCheck,
 	}

@@ -16,7 +16,7 @@ import (
 // nodeCommand is `karve node`, which install.sh uses: this machine as a node.
 func nodeCommand() *cli.Command {
 	kubelet := []cli.Flag{
-		&cli.StringFlag{Name: "kubelet", Usage: "`FILE` to install as the kubelet (default: download that of the server's version)"},
+		&cli.StringFlag{Name: "kubelet", Usage: "`FILE` to install as the kubelet (default: download the server's version)"},
 		&cli.StringFlag{Name: "kubelet-url", Value: join.DefaultKubeletURL, Usage: "`URL` of a mirror of Kubernetes' downloads"},
 		&cli.StringFlag{Name: "kubelet-sha256", Usage: "`CHECKSUM` that the kubelet has to have (default: that in this program, or the one that Kubernetes publishes)"},
 		&cli.DurationFlag{Name: "timeout", Value: join.DefaultTimeout, Usage: "`DURATION` that the node may take to become Ready"},
@@ -27,7 +27,7 @@ func nodeCommand() *cli.Command {
 		&cli.StringSliceFlag{Name: "ca-hash", Usage: "`HASH` of an authority of the cluster, such as sha256:0123… May be given several times"},
 		&cli.StringSliceFlag{Name: "ca-file", Usage: "`FILE` with an authority of the cluster (server-ca.crt and client-ca.crt), instead of --ca-hash. May be given several times"},
 		&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
-		&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
+		&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: the address of the default route)"},
 		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + join.DefaultPodNetwork + ")"},
 		&cli.StringFlag{Name: "ssh-user", Usage: "`USER` as whom the server logs in through SSH: its key goes into that user's authorized_keys (needs a server with --ssh-user)"},
 		&cli.StringSliceFlag{Name: "node-labels", Usage: "labels of the Node, such as `disk=ssd,zone=a`"},
@@ -52,7 +52,7 @@ they stay.`,
 			nodeInstallCommand(append(joining, kubelet...)),
 			{
 				Name:  "upgrade",
-				Usage: "replace the kubelet by that of the server's version; Pods keep running",
+				Usage: "replace the kubelet by the server's version; Pods keep running",
 				Flags: append([]cli.Flag{&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, if it has another address now"}}, kubelet...),
 				Action: func(c *cli.Context) error {
 					o, err := kubeletOptions(c)

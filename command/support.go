@@ -41,7 +41,7 @@ const (
 func supportCommand() *cli.Command {
 	return &cli.Command{
 		Name: "support", ArgsUsage: "[FILE]",
-		Usage: "write a file for those who help you: versions, options, state and log, without secrets",
+		Usage: "collect a diagnostics archive for a bug report: versions, options, state and log, without secrets",
 		Description: "FILE is karve-support-TIME.tar.gz by default. It has no Secrets, and of options only the values that are\n" +
 			"booleans, numbers or durations. In the log and other texts, what looks like a password, a token or a key\n" +
 			"is replaced. Names of your cluster remain: look through it before you pass it on.\n" +

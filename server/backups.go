@@ -32,8 +32,8 @@ func (s *controlPlane) scheduledBackups() *snapshots.Scheduled {
 	}
 }
 
-// reportBackup writes an Event that a scheduled backup has failed. It is about the namespace kube-system, whose
-// uid identifies the cluster, and so it is in the namespace default.
+// reportBackup writes an Event that a scheduled backup has failed. The Event refers to kube-system, whose UID
+// identifies the cluster; Events about cluster-scoped objects live in default.
 func (s *controlPlane) reportBackup(ctx context.Context, failure error) {
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()

@@ -14,8 +14,7 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
-// Somebody who may write through the API can keep parts from beginning that do their work through it: with
-// a webhook that does not answer, a policy, a quota, a changed role. Such a part is blocked. It tries
+// A bad webhook, policy, quota or role can block parts that work through the API. A blocked part tries
 // again, and the API server goes on, so that an administrator can remove the cause.
 
 // admitAfter is how long a start may take from the moment at which the API server serves until

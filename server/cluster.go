@@ -29,7 +29,7 @@ func (d *draft) parseClusterToken() {
 	const option = "--" + membership.Option
 	switch {
 	case d.location.BuiltIn() && d.EtcdListen == "":
-		d.addf("%s %s: no other server can use the built-in datastore of this one: name a database that servers share by --datastore-endpoint, or offer this datastore by --etcd-listen", option, file)
+		d.addf("%s %s: the built-in datastore serves one server; share a database (--datastore-endpoint) or this datastore (--etcd-listen)", option, file)
 		return
 	case d.location.InMemory():
 		d.addf("%s %s: a datastore in memory does not keep the cluster's keys: leave the option out", option, file)

@@ -24,7 +24,6 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
-	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/controllers"
 	"github.com/karve-k8s/karve/server/controllers/replacements"
@@ -37,6 +36,7 @@ import (
 	"github.com/karve-k8s/karve/server/page"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/ready"
+	"github.com/karve-k8s/karve/server/retryclient"
 	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/server/startup"
@@ -378,7 +378,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("controllers", s.controlling.Check))
 	}
 	c.Bootstrap.Repairing = ready.Repairing(s.Log)
-	c.Bootstrap.Report = begin.New(s.setBlocked(apiserverPart)).Report
+	c.Bootstrap.Report = retryclient.New(s.setBlocked(apiserverPart)).Report
 	if !s.NoKubeadmObjects {
 		if c.Bootstrap.Kubeadm, err = s.joining(s.plan.controllers != nil && s.plan.controllers.AssignsPodRanges()); err != nil {
 			return c, err

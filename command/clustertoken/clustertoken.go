@@ -66,8 +66,8 @@ owns the data directory, so that the service can read it.`,
 not disturbed. As root, it gives the new file to the user who owns the data directory. Without --datastore-endpoint, the datastore is that of the running
 server in --data-dir. If the present secret is lost, --lost takes the keys from --data-dir of a server of the cluster.`,
 				Flags: append(DatastoreFlags(),
-					&cli.StringFlag{Name: newTokenFile, Usage: "`FILE` with the secret that replaces that of --cluster-token-file"},
-					&cli.BoolFlag{Name: lost, Usage: "do without the present secret: the keys in --data-dir, which must be those of the cluster, are encrypted again"},
+					&cli.StringFlag{Name: newTokenFile, Usage: "`FILE` with the secret that replaces the secret of --cluster-token-file"},
+					&cli.BoolFlag{Name: lost, Usage: "do without the present secret: the keys in --data-dir, which must be the cluster's, are encrypted again"},
 					&cli.StringFlag{Name: apiserver.EncryptionOption, Usage: "`FILE` that replaces the cluster's configuration of the encryption of stored objects; '' removes it"},
 				),
 				Before: func(c *cli.Context) error {
@@ -88,7 +88,7 @@ func DatastoreFlags() []cli.Flag {
 		options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 		options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
 		options.ClusterTokenFile(),
-		&cli.StringFlag{Name: etcdPrefix, Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share (default: that of kube-apiserver-arg in the configuration file, or /registry)"},
+		&cli.StringFlag{Name: etcdPrefix, Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share (default: etcd-prefix in kube-apiserver-arg of the configuration file, or /registry)"},
 	}
 }
 

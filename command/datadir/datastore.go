@@ -275,7 +275,7 @@ func datastoreImport(c *cli.Context) error {
 				return err
 			}
 			fmt.Fprintf(c.App.Writer, "imported %d keys at revision %d from %s to %s\n", i.Keys, i.Revision, file, i.To)
-			return inPlace(keysOf(c, i.To))
+			return unusable(keysOf(c, i.To))
 		})
 	})
 }

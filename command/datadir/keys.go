@@ -46,8 +46,8 @@ func withEncryption(c *cli.Context, check func(file string) error) error {
 	return check(file)
 }
 
-// inPlace is the error of a command that has put data in place with which no server will start.
-func inPlace(wrong error) error {
+// unusable is the error of a restore whose data no server will start with.
+func unusable(wrong error) error {
 	if !errors.Is(wrong, membership.ErrOther) { // a start reports every other problem
 		return nil
 	}
@@ -82,5 +82,5 @@ func withKeys(c *cli.Context, lock *directory.Lock, file string, replace func() 
 	if err := replace(); err != nil {
 		return err
 	}
-	return inPlace(wrong)
+	return unusable(wrong)
 }

@@ -24,7 +24,7 @@ var allUsage = func() string {
 	if runtime.GOOS == "linux" {
 		return "show all servers that run on this machine: this user's, or everybody's for root"
 	}
-	return "show the servers that run in the usual data directories and in that of KARVE_DATA_DIR. This system does not tell about others."
+	return "show the servers that run in the usual data directories and in KARVE_DATA_DIR. This system does not tell about others."
 }()
 
 // onlyAll refuses options beside --all that name one server. Variables may stay set.

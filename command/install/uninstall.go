@@ -124,7 +124,7 @@ func (r *Remover) Run(ctx context.Context) error {
 		return nil
 	}
 	if _, ok, _ := lookUp(); ok && !r.User {
-		r.Say("the user %s is kept: files may be its own, and would be those of the next user with its number", serviceUser)
+		r.Say("the user %s is kept: the next user with its number would own its files", serviceUser)
 	}
 	if len(left) == 0 {
 		r.Say("Karve and its data are removed")

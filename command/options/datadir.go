@@ -62,9 +62,9 @@ const (
 func Migration() []cli.Flag {
 	return []cli.Flag{
 		DatastoreCAFile(), DatastoreCertFile(), DatastoreKeyFile(),
-		&cli.StringFlag{Name: "from", EnvVars: []string{MigrateFrom}, Usage: "`URL` of the datastore to migrate from, of which only the keys below /registry are copied (default: that of --datastore-endpoint, or the built-in one in the data directory)"},
+		&cli.StringFlag{Name: "from", EnvVars: []string{MigrateFrom}, Usage: "`URL` of the datastore to migrate from, of which only the keys below /registry are copied (default: --datastore-endpoint, or the built-in one in the data directory)"},
 		&cli.StringFlag{Name: "to", EnvVars: []string{MigrateTo}, Usage: "`URL` of the datastore to migrate to: sqlite:// (the built-in one in the data directory), sqlite://DIR, postgres://…, mysql://…, or http(s)://host:port,… of an etcd. A URL with a password belongs in the variable"},
-		&cli.StringFlag{Name: "to-cafile", Usage: "`FILE` with the CA certificate of --to; those of --from are --datastore-cafile and so on"},
+		&cli.StringFlag{Name: "to-cafile", Usage: "`FILE` with the CA certificate of --to; for --from: --datastore-cafile and so on"},
 		&cli.StringFlag{Name: "to-certfile", Usage: "`FILE` with a client certificate for --to"},
 		&cli.StringFlag{Name: "to-keyfile", Usage: "`FILE` with the private key of --to-certfile"},
 	}

@@ -78,6 +78,6 @@ func NodesFollow(ctx context.Context, api kubernetes.Interface, issuer string) e
 	if len(late) == 0 {
 		return nil
 	}
-	return fmt.Errorf("--drop-old: these nodes would be locked out at once, because they have not come with a certificate of the new authority %s since the server's start: %s. Nodes of karve node follow within an hour, or by karve node upgrade there; those of kubeadm join again. To lock them out nevertheless: --force",
+	return fmt.Errorf("--drop-old: these nodes would be locked out at once, because they have not come with a certificate of the new authority %s since the server's start: %s. Nodes of karve node follow within an hour, or by karve node upgrade there; nodes of kubeadm join again. To lock them out nevertheless: --force",
 		issuer, quote.First(late, ", "))
 }

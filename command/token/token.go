@@ -93,7 +93,7 @@ command line: leave TOKEN out unless something else has to know it before.`,
 
 // serverFlags choose the server.
 func serverFlags() []cli.Flag {
-	return []cli.Flag{options.Config(), options.DataDir(), &cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir"}}
+	return []cli.Flag{options.Config(), options.DataDir(), &cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than --data-dir does"}}
 }
 
 // connect returns a client for the server that the options choose.

@@ -16,8 +16,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// HasData reports whether a directory has a database, a table of kine's, or files of one. If it cannot tell, it
-// has.
+// HasData reports whether a directory has a database, a table of kine's, or files of one. An unreadable
+// directory counts as having data.
 func HasData(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -29,12 +29,12 @@ import (
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/controllers/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/retryclient"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -192,11 +192,11 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	}
 	ready = sync.OnceFunc(ready)
 	c.health.Set(errNoLeader)
-	begin := begin.New(c.SetBlocked)
-	defer begin.End()
-	standby := func() { begin.End(); c.health.Set(nil); ready() }
-	return c.options.Election.Run(ctx, begin.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
-		begin.End()
+	requests := retryclient.New(c.SetBlocked)
+	defer requests.End()
+	standby := func() { requests.End(); c.health.Set(nil); ready() }
+	return c.options.Election.Run(ctx, requests.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
+		requests.End()
 		defer c.renew()
 		defer c.health.Set(errNoLeader)
 		defer replacements.ResetGauges()
@@ -225,9 +225,9 @@ func (c *Controllers) SetBlocked(err error) {
 // the controllers' health on a port of its own.
 func (c *Controllers) run(ctx context.Context, connection Connection, term *election.Term, ready func()) error {
 	now := c.current.Load()
-	begin := begin.New(c.SetBlocked)
-	defer begin.End()
-	connection.Client = begin.Repeat(ctx, connection.Client)
+	requests := retryclient.New(c.SetBlocked)
+	defer requests.End()
+	connection.Client = requests.Repeat(ctx, connection.Client)
 	config, err := c.configure(ctx, connection)
 	if err != nil {
 		return ended(ctx, err)
@@ -239,7 +239,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	anonymous := c.options.Upstream.Limit(connection.Anonymous)
 	anonymous.ContentType = config.Kubeconfig.ContentType
 	perController := replacements.FencedBuilder{Of: clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
-		Fence: func(client *rest.Config) *rest.Config { return begin.Repeat(ctx, term.Fence(client)) }}
+		Fence: func(client *rest.Config) *rest.Config { return requests.Repeat(ctx, term.Fence(client)) }}
 	shared, garbage, err := replacements.CreateContext(ctx, config, root, perController, c.options.Deviations.On(deviations.Garbage))
 	if err != nil {
 		return ended(ctx, fmt.Errorf("prepare controllers: %w", err))
@@ -263,7 +263,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	if err != nil {
 		return err
 	}
-	begin.End()
+	requests.End()
 	connection.Informers.StartWithContext(ctx)
 	shared.InformerFactory.StartWithContext(ctx)
 	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())

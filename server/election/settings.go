@@ -17,7 +17,7 @@ import (
 // can use the datastore.
 func Check(option string, s componentconfig.LeaderElectionConfiguration, set *pflag.FlagSet, shared bool) error {
 	if s.LeaderElect && !shared {
-		return fmt.Errorf("--%s: leader-elect=true: no other server can use the built-in datastore: leave it out; --etcd-listen shares this datastore, and --datastore-endpoint names another", option)
+		return fmt.Errorf("--%s: leader-elect=true: the built-in datastore serves one server: leave the option out; --etcd-listen shares this datastore, and --datastore-endpoint names another", option)
 	}
 	if !s.LeaderElect {
 		var problems []error

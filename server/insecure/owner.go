@@ -145,8 +145,8 @@ func (o owners) ours(of owner, there, here netip.AddrPort) (bool, error) {
 	return false, err
 }
 
-const ownConnection = "this connection comes from the server itself, which connects to this port for nobody: what named it, such as a webhook or its redirect, " +
-	"is not an administrator; a program with a server in its process connects by insecure.Dial"
+const ownConnection = "refused: the server itself opened this connection, because a webhook, redirect or Service points here; " +
+	"a program with a server in its process connects by insecure.Dial"
 
 func otherMachine(ip netip.Addr) string {
 	return fmt.Sprintf("this connection comes from another machine or container (%s), and this port, which has no authentication, is only for this machine; "+

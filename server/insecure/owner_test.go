@@ -55,9 +55,9 @@ func TestJudge(t *testing.T) {
 	}{
 		{"root", as(0, 1, nil), "127.0.0.1:9", Options{}, ""},
 		{"our user", as(7, 1, nil), "127.0.0.1:9", Options{}, ""},
-		{"this process", ours, "127.0.0.1:9", Options{}, "from the server itself"},
-		{"this process, any user", ours, "127.0.0.1:9", Options{AnyUser: true}, "from the server itself"},
-		{"this process, remote allowed", ours, "192.0.2.1:9", Options{AnyUser: true, AllowRemote: true}, "from the server itself"},
+		{"this process", ours, "127.0.0.1:9", Options{}, "the server itself opened this connection"},
+		{"this process, any user", ours, "127.0.0.1:9", Options{AnyUser: true}, "the server itself opened this connection"},
+		{"this process, remote allowed", ours, "192.0.2.1:9", Options{AnyUser: true, AllowRemote: true}, "the server itself opened this connection"},
 		{"this process, which has gone away", closed, "127.0.0.1:9", Options{}, "no process"},
 		{"our user, and perhaps this process", noFiles, "127.0.0.1:9", Options{}, "no /proc"},
 		{"any user, and perhaps this process", noFiles, "127.0.0.1:9", Options{AnyUser: true}, ""},

@@ -120,7 +120,7 @@ func (g Groups) user(c credentials, self uint32) (User, error) {
 	}
 	if len(u.Groups) == 0 {
 		return User{}, fmt.Errorf("user %s is in no Unix group that --socket-group of the server maps to a group of Kubernetes; "+
-			"whoever was added to one has to log in again", userName(c.uid))
+			"a user who was added to one has to log in again", userName(c.uid))
 	}
 	return u, nil
 }

@@ -22,11 +22,11 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
-	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/retryclient"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -113,11 +113,11 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	})
 	ready = sync.OnceFunc(ready)
 	s.health.Set(errNoLeader)
-	begin := begin.New(s.SetBlocked)
-	defer begin.End()
-	standby := func() { begin.End(); s.health.Set(nil); ready() }
-	return candidate.Run(ctx, begin.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
-		begin.End()
+	requests := retryclient.New(s.SetBlocked)
+	defer requests.End()
+	standby := func() { requests.End(); s.health.Set(nil); ready() }
+	return candidate.Run(ctx, requests.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
+		requests.End()
 		defer s.health.Set(errNoLeader)
 		defer resetGauges()
 		during := connection
@@ -157,9 +157,9 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	name := sharedinformers.Name(Component)
 	defer name.Release()
 	s.options.Upstream.InformerName = name
-	begin := begin.New(s.SetBlocked)
-	defer begin.End()
-	connection.Client = begin.Repeat(ctx, connection.Client)
+	requests := retryclient.New(s.SetBlocked)
+	defer requests.End()
+	connection.Client = requests.Repeat(ctx, connection.Client)
 	config, err := s.configure(ctx, connection)
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	if err := waitForHandlers(ctx, sched); err != nil {
 		return fmt.Errorf("fill the scheduler's caches: %w", err)
 	}
-	begin.End()
+	requests.End()
 	s.health.Set(nil)
 	ready()
 	sched.Run(ctx)

@@ -50,7 +50,7 @@ func StorageClient(c storagebackend.TransportConfig) (*kubernetes.Client, error)
 	return newStorageClient(c)
 }
 
-// fenced refuses a write whose sender has taken it back: a leader that is none any more.
+// fenced refuses a write whose sender has taken it back: a former leader.
 type fenced struct{ kubernetes.Interface }
 
 func (f fenced) OptimisticPut(ctx context.Context, key string, value []byte, revision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {

@@ -1,4 +1,4 @@
-package begin
+package retryclient
 
 import (
 	"context"

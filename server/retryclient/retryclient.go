@@ -1,6 +1,6 @@
-// Package begin has the requests with which a part of the control plane begins. What somebody has
+// Package retryclient has the requests with which a part of the control plane begins. What somebody has
 // written through the API may refuse them for a while: a webhook, a policy, a quota, a changed role.
-package begin
+package retryclient
 
 import (
 	"bytes"
