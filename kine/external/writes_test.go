@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // commitOf commits a batch, as if its writes had waited together.
