@@ -39,6 +39,7 @@ var demotions = []demotion{
 	row(`namespaces "kube-system" not found$`, "the namespace is being created, and the caller tries again"),
 	row(`^Getting lastest possible tracked_since time: .*not found`, "the API server is about to create it, and the controller asks again"),
 	row(`^unable to register metrics: duplicate metrics collector registration attempted`, "an earlier control plane of this process has registered them"),
+	row(`^Failed to watch cert and key file, will retry later: .*too many open files`, "the file is read every minute all the same"),
 	// Upstream makes the storage of service accounts twice, and ends the first with its watch (kubernetes
 	// pkg/registry/core/rest/storage_core.go). With a client that ends its watch early, it is the same.
 	row(`^failed to sync with latest state: .*context canceled`, "its client has ended the watch"),

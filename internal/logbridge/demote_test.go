@@ -64,6 +64,7 @@ func TestUpstreamHasTheseLines(t *testing.T) {
 		{controller + "/serviceaccount", "Getting lastest possible tracked_since time", `configmaps "kube-apiserver-legacy-service-account-token-tracking" not found`},
 		{controller + "/replicaset", "unable to register metrics", "duplicate metrics collector registration attempted"},
 		{"github.com/prometheus/client_golang/prometheus", "duplicate metrics collector registration attempted", ""},
+		{"k8s.io/apiserver/pkg/server/dynamiccertificates", "Failed to watch cert and key file, will retry later", "too many open files"},
 		{"k8s.io/apiserver/pkg/storage/etcd3", "failed to sync with latest state: ", "context canceled"},
 		{"k8s.io/kubernetes/pkg/registry/core/service/portallocator/controller", "is not allocated; repairing", ""},
 		{controller + "/garbagecollector", "timed out waiting for dependency graph builder sync", ""},
