@@ -108,7 +108,7 @@ var mistakes = map[string]struct {
 	"resync of the controllers":           {func(c *Config) { c.ControllerManagerArgs = []string{"min-resync-period=1m"} }, []string{"--kube-controller-manager-arg: min-resync-period=1m0s: want 10m0s at least"}},
 	"election without others":             {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "the built-in datastore serves one server", "--etcd-listen"}},
 	"scheduler's election without others": {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=true"} }, []string{"--kube-scheduler-arg: leader-elect=true", "the built-in datastore serves one server"}},
-	"lease without others":                {func(c *Config) { c.SchedulerArgs = []string{"leader-elect-lease-duration=30s"} }, []string{"--kube-scheduler-arg: leader-elect-lease-duration", "the built-in datastore serves one server"}},
+	"lease without others":                {func(c *Config) { c.SchedulerArgs = []string{"leader-elect-lease-duration=30s"} }, []string{"--kube-scheduler-arg: leader-elect-lease-duration", "leave it out"}},
 	"lease without an election": {func(c *Config) {
 		c.EtcdListen, c.ControllerManagerArgs = "http://127.0.0.1:0", []string{"leader-elect=false", "leader-elect-lease-duration=30s"}
 	}, []string{"--kube-controller-manager-arg: leader-elect-lease-duration", "leader-elect=false"}},
