@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -71,10 +72,30 @@ func TestHelpOfKarve(t *testing.T) {
 			t.Errorf("karve %s --help: got %q", command, got)
 		}
 	}
+	for _, name := range helpOfAll(t, want) {
+		if !strings.HasPrefix(karve(t, append(strings.Fields(name), "--help")...), "Usage: karve "+name) {
+			t.Errorf("karve %s --help does not begin with its usage", name)
+		}
+	}
 	if got := karve(t, "backup", "verify", "--help"); !strings.HasPrefix(got, "Usage: karve backup verify [OPTION...] FILE\n") {
 		t.Errorf("karve backup verify --help: got %q", got)
 	}
 	if got := karve(t, "kubectl", "--help"); !strings.Contains(got, "KARVE_DATA_DIR") || !strings.Contains(got, "--data-dir DIR") {
 		t.Errorf("karve kubectl --help: got %q, want how it finds its server", got)
 	}
+}
+
+var commandLine = regexp.MustCompile(`(?m)^  ([a-z][a-z-]*)  `)
+
+// helpOfAll names the commands in help, and those below them.
+func helpOfAll(t *testing.T, help string, above ...string) (all []string) {
+	for _, line := range commandLine.FindAllStringSubmatch(help, -1) {
+		if line[1] == "help" || line[1] == "kubectl" { // which has kubectl's help
+			continue
+		}
+		command := append(slices.Clone(above), line[1])
+		all = append(all, strings.Join(command, " "))
+		all = append(all, helpOfAll(t, karve(t, append(command, "--help")...), command...)...)
+	}
+	return all
 }
