@@ -282,11 +282,11 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 		out = resultOf(*d)
 		out.Revision = c.Engine.Revision()
 	case yes(control.Settle):
-		if out, err = c.resetRunning(r.Context(), to, settleLimit); err != nil {
+		if out, err = c.settle(r.Context(), to, settleLimit); err != nil {
 			return err
 		}
 	default:
-		if out, err = c.resetRunning(r.Context(), to, plainLimit); err != nil && !errors.Is(err, errNotSettled) {
+		if out, err = c.resetOnce(r.Context(), to); err != nil {
 			return err
 		}
 	}

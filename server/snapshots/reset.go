@@ -120,36 +120,51 @@ const (
 	// workLimit is how long queues may have work until a reset goes on without them: a busy cluster always
 	// has some, and so does a queue that was shut down with items in it.
 	workLimit = 400 * time.Millisecond
-	// How long a reset is repeated while others change the cluster again. A settling reset fails then; a plain one does not.
+	// settleLimit is how long a settling reset is repeated while others change the cluster again, until it fails.
 	settleLimit = 10 * time.Second
-	plainLimit  = 2 * time.Second
 )
 
 // errNotSettled means that others have changed the cluster since the last batch of a reset.
 var errNotSettled = errors.New("the cluster does not come to rest")
 
-// resetRunning waits until the controllers have no work, resets in one batch, and waits again. It stops no controller.
-// What controllers write because they see some of the changes earlier than others, they correct when they
-// see the rest. But not everything: a ConfigMap in a namespace that has just gone would stay. So if something
-// differs from the contents again, resetRunning repeats the batch, for limit at most. Then it
-// returns the result, and an error that wraps errNotSettled.
-func (c *Control) resetRunning(ctx context.Context, to *datastore.Dump, limit time.Duration) (*control.Result, error) {
+// resetOnce waits until the controllers have no work, resets in one batch, and waits again. It stops no controller.
+// What controllers and other clients write meanwhile stays, and controllers correct it as after any other change.
+func (c *Control) resetOnce(ctx context.Context, to *datastore.Dump) (*control.Result, error) {
+	out, err := c.resetBatch(ctx, to)
+	if err == nil {
+		awaitWork(ctx)
+	}
+	return out, err
+}
+
+func (c *Control) resetBatch(ctx context.Context, to *datastore.Dump) (*control.Result, error) {
+	awaitWork(ctx)
+	c.Forget()
+	done, err := c.Engine.Reset(ctx, to, resetOptions)
+	if err != nil {
+		return nil, err
+	}
+	out := resultOf(done.Difference)
+	out.Rounds, out.Revision, out.Took = 1, done.Revision, done.Took
+	return out, nil
+}
+
+// settle repeats the batch of a reset while something differs from the contents again, for limit at most: a controller may have made
+// an object, such as a ConfigMap in a namespace that has just gone, which nothing removes. Nobody else may write meanwhile.
+// After limit, it returns the result, and an error that wraps errNotSettled.
+func (c *Control) settle(ctx context.Context, to *datastore.Dump, limit time.Duration) (*control.Result, error) {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	out := &control.Result{}
-	for {
-		awaitWork(waiting)
-		c.Forget()
-		done, err := c.Engine.Reset(ctx, to, resetOptions)
+	var out *control.Result
+	for rounds := 1; ; rounds++ {
+		last, err := c.resetBatch(ctx, to)
 		if err != nil {
 			return nil, err
 		}
-		last := resultOf(done.Difference)
-		if out.Rounds == 0 {
-			*out = *last
+		if out == nil {
+			out = last
 		}
-		out.Rounds++
-		out.Revision, out.Took = done.Revision, done.Took
+		out.Rounds, out.Revision, out.Took = rounds, last.Revision, last.Took
 		quiet, err := staysQuiet(waiting, c.Engine, to)
 		switch {
 		case quiet || ctx.Err() != nil:

@@ -67,7 +67,7 @@ func TestResetUndoesWhatComesLate(t *testing.T) {
 		put(t, c, "of the former state", "late")
 		queue.Done(before)
 	}()
-	done, err := c.resetRunning(t.Context(), to, time.Minute)
+	done, err := c.settle(t.Context(), to, time.Minute)
 	<-ended
 	if err != nil || done.Rounds != 2 || done.Changed != 1 || done.Len() != 1 {
 		t.Errorf("got %+v, %v, want one change and a second batch", done, err)
@@ -91,13 +91,13 @@ func TestResetOfABusyCluster(t *testing.T) {
 			}
 		}
 	}()
-	done, err := c.resetRunning(t.Context(), to, 3*quietTime)
+	done, err := c.settle(t.Context(), to, 3*quietTime)
 	if !errors.Is(err, errNotSettled) || !strings.Contains(err.Error(), "(busy)") || done.Surplus != 1 {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	close(stop)
 	<-ended
-	if _, err := c.resetRunning(t.Context(), to, time.Minute); err != nil {
+	if _, err := c.settle(t.Context(), to, time.Minute); err != nil {
 		t.Error(err)
 	}
 	wantSame(t, c, to)
