@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/sirupsen/logrus"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -42,9 +43,8 @@ type Options struct {
 	// Kubeadm is what the objects for `kubeadm join` depend on. If it is nil, there are none.
 	Kubeadm *kubeadm.Config
 
-	// Repairing is called when one of upstream's hooks is needed after all, with the hook's
-	// name, and with the error if it was not possible to look. It may be nil.
-	Repairing func(hook string, err error)
+	// Log says when one of upstream's hooks is needed after all. It may be nil.
+	Log *logrus.Logger
 	// Report returns a client that reports the requests of these hooks that are refused. It may be nil.
 	Report func(*rest.Config) *rest.Config
 }

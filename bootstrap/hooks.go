@@ -102,8 +102,12 @@ func (h hook) run(c *Config, name string, upstreams genericapiserver.PostStartHo
 	case complete:
 		return nil
 	}
-	if c.Repairing != nil && !h.goesOn {
-		c.Repairing(name, err)
+	if c.Log != nil && !h.goesOn {
+		if err != nil {
+			c.Log.Warnf("%s: cannot read the existing objects; trying again: %v", name, err)
+		} else {
+			c.Log.Infof("%s: some objects that Kubernetes needs are missing; creating them", name)
+		}
 	}
 	return c.repeat(name, upstreams, hc)
 }

@@ -14,9 +14,9 @@ import (
 
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/snapshots"
-	"github.com/karve-k8s/karve/server/startup"
 )
 
 // Config is the configuration of a control plane. Only DataDir is required: every other field may
@@ -254,7 +254,7 @@ type Info struct {
 	// Took is the time from the call of Run until everything was ready.
 	Took time.Duration
 	// Slowest lists the parts that took longest to start, the slowest first.
-	Slowest []startup.Span
+	Slowest []lifecycle.Span
 }
 
 // Progress describes how far a startup is, for users who wait for it.

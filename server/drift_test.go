@@ -16,8 +16,6 @@ import (
 
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/notify"
-	"github.com/karve-k8s/karve/server/startup"
 )
 
 // Every controller that upstream runs by default runs here. The test notices a new controller,
@@ -40,7 +38,7 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer claim.release()
-	s := assemble(plan, claim, start{began: time.Now(), trace: startup.New(time.Now()), systemd: notify.Take()})
+	s := assemble(plan, claim, start{began: time.Now(), trace: lifecycle.NewTrace(time.Now()), systemd: lifecycle.TakeSystemd()})
 	parts := s.parts()
 	var built []string
 	ctx, cancel := context.WithCancel(t.Context())

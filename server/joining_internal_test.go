@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/notify"
-	"github.com/karve-k8s/karve/server/startup"
 )
 
 // On a datastore that others can use, a server without controllers leaves the objects for kubeadm join to
@@ -35,7 +33,7 @@ func TestJoiningIsLeftToControllers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := assemble(plan, claim, start{began: time.Now(), trace: startup.New(time.Now()), systemd: notify.Take()})
+		s := assemble(plan, claim, start{began: time.Now(), trace: lifecycle.NewTrace(time.Now()), systemd: lifecycle.TakeSystemd()})
 		got := slices.ContainsFunc(s.parts(), func(p lifecycle.Part) bool { return p.Name == joiningPart })
 		if got != c.want {
 			t.Errorf("--no-controllers=%v, --etcd-listen %q: the objects for kubeadm join are maintained: %v, want %v", c.noControllers, c.etcd, got, c.want)

@@ -32,14 +32,10 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/manifests"
-	"github.com/karve-k8s/karve/server/notify"
 	"github.com/karve-k8s/karve/server/page"
 	"github.com/karve-k8s/karve/server/ports"
-	"github.com/karve-k8s/karve/server/ready"
-	"github.com/karve-k8s/karve/server/retryclient"
 	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/snapshots"
-	"github.com/karve-k8s/karve/server/startup"
 	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/simulate/metricsapi"
 )
@@ -63,7 +59,7 @@ type controlPlane struct {
 	simulation   *simulation              // nil without simulated nodes
 	tunnels      *sshTunnels              // nil without --ssh-user
 	manifests    *manifests.Manifests
-	first        *ready.FirstObjects
+	first        *lifecycle.FirstObjects
 
 	keysFirst bool   // see issuesFirst
 	steps     string // of membership.Outcome
@@ -80,8 +76,8 @@ type controlPlane struct {
 // start has what belongs to one startup of this process, independently of its parts.
 type start struct {
 	began     time.Time
-	trace     *startup.Trace
-	systemd   *notify.Notifier
+	trace     *lifecycle.Trace
+	systemd   *lifecycle.Systemd
 	collector *memory.Collector // nil if the garbage collector is not tuned
 }
 
@@ -140,7 +136,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	if p.ssh != nil {
 		s.tunnels = &sshTunnels{sshPlan: p.ssh, dataDir: p.DataDir, log: p.Log, certificates: s.certificates.Store, connect: s.sshConnection}
 	}
-	s.first = &ready.FirstObjects{Client: s.adminClient, Missing: func(err error) {
+	s.first = &lifecycle.FirstObjects{Client: s.adminClient, Missing: func(err error) {
 		s.Log.Warnf("the cluster goes on without an object that a new Pod may need: %v", explain(err))
 	}}
 	for _, r := range p.services {
@@ -377,8 +373,8 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		}
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("controllers", s.controlling.Check))
 	}
-	c.Bootstrap.Repairing = ready.Repairing(s.Log)
-	c.Bootstrap.Report = retryclient.New(s.setBlocked(apiserverPart)).Report
+	c.Bootstrap.Log = s.Log
+	c.Bootstrap.Report = lifecycle.NewRequests(s.setBlocked(apiserverPart)).Report
 	if !s.NoKubeadmObjects {
 		if c.Bootstrap.Kubeadm, err = s.joining(s.plan.controllers != nil && s.plan.controllers.AssignsPodRanges()); err != nil {
 			return c, err

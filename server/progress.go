@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/notify"
 )
 
 // progressEvery is the interval between reports of a startup's progress. progressExtend is how long
@@ -22,7 +21,7 @@ const (
 
 // progress reports to the user and to systemd what a startup is doing.
 type progress struct {
-	systemd *notify.Notifier
+	systemd *lifecycle.Systemd
 	tell    func(Progress) // may be nil
 	now     func() time.Time
 	reason  func(part string) error // what blocks a part; may be nil
@@ -39,7 +38,7 @@ type startingPart struct {
 	since time.Time
 }
 
-func newProgress(systemd *notify.Notifier, tell func(Progress), now func() time.Time) *progress {
+func newProgress(systemd *lifecycle.Systemd, tell func(Progress), now func() time.Time) *progress {
 	return &progress{systemd: systemd, tell: tell, now: now, last: now()}
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/notify"
 )
 
 // systemd extends the time limit of a start only when there was progress.
@@ -23,7 +22,7 @@ func TestTimeLimitIsExtendedOnlyAfterProgress(t *testing.T) {
 	defer systemd.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
 	now := time.Unix(1e9, 0)
-	p := newProgress(notify.Take(), nil, func() time.Time { return now })
+	p := newProgress(lifecycle.TakeSystemd(), nil, func() time.Time { return now })
 	for _, step := range []struct {
 		after       time.Duration
 		done, total int64

@@ -2,7 +2,7 @@
 //
 // Read [Run] first: it shows the startup from beginning to end. config.go has the configuration,
 // plan.go parses and validates it, and parts.go connects the parts. Each part has a package:
-// certificates, storage, snapshots, apiserver, controllers, scheduler, ready, and package simulate.
+// certificates, storage, snapshots, apiserver, controllers, scheduler, and package simulate.
 // Package lifecycle starts and stops them.
 package server
 
@@ -15,9 +15,7 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/notify"
 	"github.com/karve-k8s/karve/server/queues"
-	"github.com/karve-k8s/karve/server/startup"
 )
 
 // Run starts a control plane, announces that it is ready (the admin's kubeconfig, sd_notify,
@@ -30,7 +28,7 @@ import (
 // with other gates with [apiserver.ErrOtherGates].
 func Run(ctx context.Context, c Config) (err error) {
 	began := time.Now()
-	trace := startup.New(began)
+	trace := lifecycle.NewTrace(began)
 	full := c.complete()
 	var collector *memory.Collector
 	if full.MemoryLimit != 0 {
@@ -42,7 +40,7 @@ func Run(ctx context.Context, c Config) (err error) {
 
 	// This has to come before upstream's code runs. The API server would notify systemd as soon
 	// as it listens, and unset NOTIFY_SOCKET.
-	systemd := notify.Take()
+	systemd := lifecycle.TakeSystemd()
 
 	// Report every problem together, before anything is created.
 	done := trace.Part("configuration")

@@ -28,7 +28,6 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/ports"
-	"github.com/karve-k8s/karve/server/ready"
 	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -190,7 +189,7 @@ func (p *program) configure() (apiserver.Config, error) {
 		c.ReadyChecks = []healthz.HealthChecker{
 			healthz.NamedCheck("controllers", p.controllers.Check), healthz.NamedCheck("scheduler", p.scheduler.Check)}
 	}
-	c.Bootstrap.Repairing = ready.Repairing(p.log)
+	c.Bootstrap.Log = p.log
 	return c, nil
 }
 
@@ -228,7 +227,7 @@ type controlling struct {
 
 	controllers *controllers.Controllers
 	scheduler   *scheduler.Scheduler
-	first       *ready.FirstObjects
+	first       *lifecycle.FirstObjects
 }
 
 // makeIdentities makes the certificates, and trusts their authority besides the user's.
@@ -296,7 +295,7 @@ func (c *controlling) make(p *program) (err error) {
 			Client: clients().Config(scheduler.Component, certs.Scheduler), Informers: p.api.Server().Informers(), Controllers: c.controllers,
 		}
 	}})
-	c.first = &ready.FirstObjects{
+	c.first = &lifecycle.FirstObjects{
 		Client:          func() *rest.Config { return clients().Config("karve", certs.Admin) },
 		ServiceAccounts: c.upstream.MakesServiceAccounts(),
 	}

@@ -32,9 +32,7 @@ import (
 	"github.com/karve-k8s/karve/server/controllers/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
-	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/retryclient"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -82,7 +80,7 @@ type Connection struct {
 // limit.
 type Controllers struct {
 	options Options
-	health  health.Part
+	health  lifecycle.Health
 	current atomic.Pointer[run]
 }
 
@@ -192,7 +190,7 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	}
 	ready = sync.OnceFunc(ready)
 	c.health.Set(errNoLeader)
-	requests := retryclient.New(c.SetBlocked)
+	requests := lifecycle.NewRequests(c.SetBlocked)
 	defer requests.End()
 	standby := func() { requests.End(); c.health.Set(nil); ready() }
 	return c.options.Election.Run(ctx, requests.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
@@ -225,7 +223,7 @@ func (c *Controllers) SetBlocked(err error) {
 // the controllers' health on a port of its own.
 func (c *Controllers) run(ctx context.Context, connection Connection, term *election.Term, ready func()) error {
 	now := c.current.Load()
-	requests := retryclient.New(c.SetBlocked)
+	requests := lifecycle.NewRequests(c.SetBlocked)
 	defer requests.End()
 	connection.Client = requests.Repeat(ctx, connection.Client)
 	config, err := c.configure(ctx, connection)
@@ -314,7 +312,7 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 
 // build makes all controllers that are enabled, and a health check for each but the token
 // controller, as upstream does.
-func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, garbage *replacements.Garbage, writes *replacements.Writes, switches deviations.Switches) ([]app.Controller, []health.Checker, error) {
+func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, garbage *replacements.Garbage, writes *replacements.Writes, switches deviations.Switches) ([]app.Controller, []lifecycle.Checker, error) {
 	// Upstream does not export the constructor of the token controller, which it builds
 	// before all others.
 	tokens, err := newTokenController(ctx, shared, root)
@@ -369,7 +367,7 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 }
 
 // healthChecks collects the checks that app.BuildControllers adds.
-type healthChecks []health.Checker
+type healthChecks []lifecycle.Checker
 
 func (c *healthChecks) AddHealthChecker(checks ...healthz.HealthChecker) {
 	for _, check := range checks {

@@ -1,5 +1,5 @@
-// Package lifecycle starts the parts of a control plane in order, and stops them in reverse order.
-// It knows only their names and their dependencies.
+// Package lifecycle starts the parts of a control plane in order, stops them in reverse order, and says how far that is: to
+// users, to systemd and in /readyz. It knows only their names and their dependencies.
 package lifecycle
 
 import (
@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/karve-k8s/karve/server/startup"
 )
 
 // Part is a component of the control plane that is started and stopped by itself.
@@ -179,7 +177,7 @@ func names(parts []Part) []string {
 }
 
 // Traced records how long a part takes to become ready.
-func Traced(t *startup.Trace, p Part) Part {
+func Traced(t *Trace, p Part) Part {
 	return Part{p.Name, p.Needs, func(ctx context.Context, ready func()) error {
 		done := t.Part(p.Name)
 		return p.Run(ctx, func() { done(); ready() })

@@ -24,9 +24,7 @@ import (
 
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
-	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/retryclient"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -70,7 +68,7 @@ type Controllers interface {
 // Scheduler is kube-scheduler, with no port.
 type Scheduler struct {
 	options Options
-	health  health.Part
+	health  lifecycle.Health
 }
 
 // New returns a scheduler that has not started.
@@ -113,7 +111,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	})
 	ready = sync.OnceFunc(ready)
 	s.health.Set(errNoLeader)
-	requests := retryclient.New(s.SetBlocked)
+	requests := lifecycle.NewRequests(s.SetBlocked)
 	defer requests.End()
 	standby := func() { requests.End(); s.health.Set(nil); ready() }
 	return candidate.Run(ctx, requests.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
@@ -157,7 +155,7 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	name := sharedinformers.Name(Component)
 	defer name.Release()
 	s.options.Upstream.InformerName = name
-	requests := retryclient.New(s.SetBlocked)
+	requests := lifecycle.NewRequests(s.SetBlocked)
 	defer requests.End()
 	connection.Client = requests.Repeat(ctx, connection.Client)
 	config, err := s.configure(ctx, connection)

@@ -12,8 +12,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/kine/location"
+	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/marker"
-	"github.com/karve-k8s/karve/server/startup"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -49,7 +49,7 @@ func NewFork(from, dataDir string, where location.Location) (Fork, error) {
 }
 
 // Make creates the data directory from the snapshot, unless it is a fork already.
-func (f Fork) Make(ctx context.Context, trace *startup.Trace, log *logrus.Logger) error {
+func (f Fork) Make(ctx context.Context, trace *lifecycle.Trace, log *logrus.Logger) error {
 	if f.from == "" {
 		return nil
 	}

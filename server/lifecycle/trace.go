@@ -1,5 +1,4 @@
-// Package startup records how a start spends its time.
-package startup
+package lifecycle
 
 import (
 	"cmp"
@@ -23,8 +22,8 @@ type Span struct {
 	Took  time.Duration // 0 while it has not ended
 }
 
-// New returns an empty trace of a start that began at the given time.
-func New(began time.Time) *Trace { return &Trace{began: began} }
+// NewTrace returns an empty trace of a start that began at the given time.
+func NewTrace(began time.Time) *Trace { return &Trace{began: began} }
 
 // Part records the beginning of a part. Call done at its end.
 func (t *Trace) Part(name string) (done func()) {

@@ -1,4 +1,4 @@
-package startup
+package lifecycle
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 
 func TestSlowest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		trace := New(time.Now())
+		trace := NewTrace(time.Now())
 		store := trace.Part("datastore")
 		time.Sleep(30 * time.Millisecond)
 		store()

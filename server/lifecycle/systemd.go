@@ -1,7 +1,4 @@
-// Package notify tells systemd how the service is doing, by the protocol of
-// sd_notify(3): datagrams of NAME=value lines to the socket that systemd names
-// in the environment. Everywhere else nothing is sent.
-package notify
+package lifecycle
 
 import (
 	"context"
@@ -16,16 +13,16 @@ import (
 // sendTimeout limits one message: systemd may be busy, and a full queue blocks.
 const sendTimeout = 5 * time.Second
 
-// Notifier sends messages to systemd. A nil *Notifier sends nothing and
-// reports no error: that is a process which systemd did not start, or whose
-// unit is not of Type=notify. All methods may be called concurrently.
-type Notifier struct {
+// Systemd sends messages to systemd, by the protocol of sd_notify(3): datagrams of NAME=value lines to the
+// socket that systemd names in the environment. A nil *Systemd sends nothing and reports no error: systemd
+// did not start the process, or its unit is not of Type=notify. All methods may be called concurrently.
+type Systemd struct {
 	socket   string
 	watchdog time.Duration // WatchdogSec= of the unit; 0: there is no watchdog
 	patience time.Duration // of one message
 }
 
-// Take reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID and unsets them, so
+// TakeSystemd reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID and unsets them, so
 // that nothing else in this process speaks in its name (kube-apiserver sends
 // READY=1 by itself as soon as it listens, k8s.io/apiserver/pkg/server/
 // genericapiserver.go) and no child inherits them. It returns nil when
@@ -33,7 +30,7 @@ type Notifier struct {
 //
 // Setting variables is not safe while other goroutines read them: call it
 // before any are started.
-func Take() *Notifier {
+func TakeSystemd() *Systemd {
 	socket, usec, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		_ = os.Unsetenv(name) // fails for malformed names only
@@ -41,7 +38,7 @@ func Take() *Notifier {
 	if socket == "" {
 		return nil
 	}
-	n := &Notifier{socket: socket, patience: sendTimeout}
+	n := &Systemd{socket: socket, patience: sendTimeout}
 	// sd_watchdog_enabled(3): the variables may be another process's.
 	if pid == "" || pid == strconv.Itoa(os.Getpid()) {
 		const longest = uint64(1<<63-1) / uint64(time.Microsecond)
@@ -54,22 +51,22 @@ func Take() *Notifier {
 
 // Ready reports that the service is up. status is the line in "systemctl status" and may be
 // empty. With Type=notify, units that are ordered After= this one start now.
-func (n *Notifier) Ready(status string) error {
+func (n *Systemd) Ready(status string) error {
 	return n.send("READY=1" + statusLine(status))
 }
 
 // Status changes the line in "systemctl status". Line breaks become spaces.
-func (n *Notifier) Status(status string) error {
+func (n *Systemd) Status(status string) error {
 	return n.send("STATUS=" + oneLine(status))
 }
 
 // Stopping reports that the service has begun to stop.
-func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
+func (n *Systemd) Stopping() error { return n.send("STOPPING=1") }
 
 // ExtendTimeout asks for d more from now on, rounded down to microseconds, for the start or
 // stop in progress (TimeoutStartSec=, TimeoutStopSec=). The next message of this kind, or the
 // end of the phase, must come within d.
-func (n *Notifier) ExtendTimeout(d time.Duration) error {
+func (n *Systemd) ExtendTimeout(d time.Duration) error {
 	return n.send("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(max(d, 0).Microseconds(), 10))
 }
 
@@ -78,7 +75,7 @@ func (n *Notifier) ExtendTimeout(d time.Duration) error {
 // healthy returns an error, or does not return within that half, there is no sign of life, and
 // "systemctl status" shows the error. systemd restarts a service that stays silent for the whole
 // time. If systemd cannot be reached, Watchdog tries again the next time.
-func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Context) error) {
+func (n *Systemd) Watchdog(ctx context.Context, healthy func(ctx context.Context) error) {
 	if n == nil || n.watchdog <= 0 {
 		return
 	}
@@ -113,7 +110,7 @@ func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Contex
 
 // send writes one datagram. It opens the socket each time, because systemd makes a new one
 // when it re-executes itself. DESIGN.md says why no library does this.
-func (n *Notifier) send(message string) error {
+func (n *Systemd) send(message string) error {
 	if n == nil {
 		return nil
 	}

@@ -1,6 +1,4 @@
-// Package retryclient has the requests with which a part of the control plane begins. What somebody has
-// written through the API may refuse them for a while: a webhook, a policy, a quota, a changed role.
-package retryclient
+package lifecycle
 
 import (
 	"bytes"
@@ -20,14 +18,15 @@ import (
 
 // How long a refused request waits before it is sent again.
 const (
-	firstRetry = 250 * time.Millisecond // doubled with each attempt
-	lastRetry  = 5 * time.Second
+	firstRequest = 250 * time.Millisecond // doubled with each attempt
+	lastRequest  = 5 * time.Second
 )
 
 // statusLimit is how much of a refusal is read.
 const statusLimit = 64 << 10
 
-// Requests are those of a part that begins. Upstream's constructors fail, or end the process, if one of
+// Requests are those with which a part begins. What somebody has written through the API may refuse them for a while: a
+// webhook, a policy, a quota, a changed role. Upstream's constructors fail, or end the process, if one of
 // their requests is refused, and what they had made by then stays in memory. So a refused request waits
 // in its client, and is sent again until it succeeds.
 type Requests struct {
@@ -36,9 +35,9 @@ type Requests struct {
 	end     func()
 }
 
-// New returns the requests of a part. blocked is called when one of them is refused, with the reason, and
+// NewRequests returns the requests of a part. blocked is called when one of them is refused, with the reason, and
 // with nil when it has succeeded after that.
-func New(blocked func(error)) *Requests {
+func NewRequests(blocked func(error)) *Requests {
 	r := &Requests{blocked: blocked, begun: make(chan struct{})}
 	r.end = sync.OnceFunc(func() { close(r.begun) })
 	return r
@@ -76,7 +75,7 @@ func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	refused := false
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	for wait := firstRequest; ; wait = min(2*wait, lastRequest) {
 		resp, err := t.next.RoundTrip(r)
 		if t.over(r) {
 			return resp, err

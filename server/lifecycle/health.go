@@ -1,6 +1,4 @@
-// Package health keeps what a part of the control plane reports about itself: its line in
-// /readyz, and the reason that a start names when the part is not ready in time.
-package health
+package lifecycle
 
 import (
 	"errors"
@@ -18,8 +16,9 @@ type Checker interface {
 	Check(*http.Request) error
 }
 
-// Part is the health of a part. The zero value is that of a part that has not started.
-type Part struct {
+// Health is what a part reports about itself: its line in /readyz, and the reason that a start names when the part is
+// not ready in time. The zero value is that of a part that has not started.
+type Health struct {
 	mu     sync.Mutex
 	checks []Checker
 	err    error
@@ -27,14 +26,14 @@ type Part struct {
 }
 
 // Set replaces what the part reports: err, and the errors of checks.
-func (p *Part) Set(err error, checks ...Checker) {
+func (p *Health) Set(err error, checks ...Checker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.checks, p.err, p.up = checks, err, true
 }
 
 // Check returns nil if the part is healthy.
-func (p *Part) Check(r *http.Request) error {
+func (p *Health) Check(r *http.Request) error {
 	p.mu.Lock()
 	checks, err, up := p.checks, p.err, p.up
 	p.mu.Unlock()
@@ -51,7 +50,7 @@ func (p *Part) Check(r *http.Request) error {
 }
 
 // LastError returns why the part is not ready, or nil if it is.
-func (p *Part) LastError() error {
+func (p *Health) LastError() error {
 	r, _ := http.NewRequest(http.MethodGet, "/", nil) // these arguments are valid
 	return p.Check(r)
 }

@@ -1,4 +1,4 @@
-package retryclient
+package lifecycle
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func TestRefusedRequestsAreRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, began := &refusing{statuses: []int{500, 403, 503}}, time.Now()
 		var reports []string
-		requests := New(func(err error) {
+		requests := NewRequests(func(err error) {
 			if err == nil {
 				reports = append(reports, "")
 			} else {
@@ -73,7 +73,7 @@ func TestRefusedRequestsAreRepeated(t *testing.T) {
 			}
 		})
 		code, body := request(t, requests.Repeat(t.Context(), &rest.Config{Transport: api}), http.MethodPost)
-		if want := (1 + 2 + 4) * firstRetry; code != http.StatusOK || body != `{"kind":"Pod"}` || time.Since(began) != want {
+		if want := (1 + 2 + 4) * firstRequest; code != http.StatusOK || body != `{"kind":"Pod"}` || time.Since(began) != want {
 			t.Errorf("got %d %s after %v, want 200 after %v", code, body, time.Since(began), want)
 		}
 		if got := strings.Join(api.bodies, ","); got != "a body,a body,a body,a body" {
@@ -99,7 +99,7 @@ func TestExpectedAnswersArePassedOn(t *testing.T) {
 		{http.MethodPost, 400, true}, {http.MethodPost, 404, true}, {http.MethodPut, 422, true}, {http.MethodPost, 500, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			requests := New(func(error) {})
+			requests := NewRequests(func(error) {})
 			api := &refusing{statuses: []int{test.code}}
 			code, body := request(t, requests.Repeat(t.Context(), &rest.Config{Transport: api}), test.method)
 			if again := code == http.StatusOK; again != test.again || !again && (code != test.code || !strings.Contains(body, "the answer is no")) {
@@ -114,19 +114,19 @@ func TestRepeatingEnds(t *testing.T) {
 	always := []int{500, 500, 500, 500, 500, 500, 500, 500, 500, 500}
 	for name, end := range map[string]func(r *Requests, client *rest.Config) *rest.Config{
 		"begun": func(r *Requests, client *rest.Config) *rest.Config {
-			time.AfterFunc(2*firstRetry, r.End)
+			time.AfterFunc(2*firstRequest, r.End)
 			return r.Repeat(context.Background(), client)
 		},
 		"ended": func(r *Requests, client *rest.Config) *rest.Config {
 			ctx, cancel := context.WithCancel(context.Background())
-			time.AfterFunc(2*firstRetry, cancel)
+			time.AfterFunc(2*firstRequest, cancel)
 			return r.Repeat(ctx, client)
 		},
 		"reported": func(r *Requests, client *rest.Config) *rest.Config { return r.Report(client) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			reports := 0
-			requests, api := New(func(error) { reports++ }), &refusing{statuses: always}
+			requests, api := NewRequests(func(error) { reports++ }), &refusing{statuses: always}
 			code, body := request(t, end(requests, &rest.Config{Transport: api}), http.MethodGet)
 			if code != 500 || !strings.Contains(body, "the answer is no") || len(api.bodies) > 3 || reports == 0 {
 				t.Errorf("%s: got %d %s after %d requests and %d reports, want the refusal", name, code, body, len(api.bodies), reports)

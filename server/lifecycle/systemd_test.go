@@ -1,4 +1,4 @@
-package notify
+package lifecycle
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// systemd is a socket such as systemd has, and the notifier that Take returns for it.
-func systemd(t *testing.T, name, usec, pid string) (*net.UnixConn, *Notifier) {
+// systemd is a socket such as systemd has, and the notifier that TakeSystemd returns for it.
+func systemd(t *testing.T, name, usec, pid string) (*net.UnixConn, *Systemd) {
 	t.Helper()
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err != nil {
@@ -26,7 +26,7 @@ func systemd(t *testing.T, name, usec, pid string) (*net.UnixConn, *Notifier) {
 	t.Setenv("NOTIFY_SOCKET", name)
 	t.Setenv("WATCHDOG_USEC", usec)
 	t.Setenv("WATCHDOG_PID", pid)
-	return c, Take()
+	return c, TakeSystemd()
 }
 
 // path is short: socket names end after some 100 bytes, and t.TempDir is long.
@@ -121,7 +121,7 @@ func TestWatchdogTimeout(t *testing.T) {
 		t.Setenv("NOTIFY_SOCKET", "/nowhere")
 		t.Setenv("WATCHDOG_USEC", tc.usec)
 		t.Setenv("WATCHDOG_PID", tc.pid)
-		if got := Take().watchdog; got != tc.want {
+		if got := TakeSystemd().watchdog; got != tc.want {
 			t.Errorf("WATCHDOG_USEC=%s WATCHDOG_PID=%s: got %v, want %v", tc.usec, tc.pid, got, tc.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package health
+package lifecycle
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ type check struct {
 func (c check) Name() string              { return c.name }
 func (c check) Check(*http.Request) error { return c.err }
 
-func TestPartReportsItsOwnErrorAndThoseOfItsChecks(t *testing.T) {
-	var p Part
+func TestHealthIsOfThePartAndItsChecks(t *testing.T) {
+	var p Health
 	want := func(when string, parts ...string) {
 		t.Helper()
 		err := p.LastError()

@@ -1,6 +1,4 @@
-// Package ready has what a control plane waits for after its parts serve, and what it does
-// once it is ready.
-package ready
+package lifecycle
 
 import (
 	"context"
@@ -12,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // FirstObjects is the last part to start. It waits for the objects that upstream creates some
@@ -113,5 +109,5 @@ func (f *FirstObjects) LastError() error {
 	if err := f.missing.Load(); err != nil {
 		return *err
 	}
-	return lifecycle.ErrNoAnswer
+	return ErrNoAnswer
 }
