@@ -12,9 +12,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/atomicfile"
-	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/certificates"
-	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/page"
 	"github.com/karve-k8s/karve/server/ports"
 )
@@ -29,51 +27,30 @@ func setKubeconfigAside(dataDir string) (putBack func(), err error) {
 	return func() { _ = atomicfile.RenameNew(path+certs.AsideSuffix, path) }, nil
 }
 
-// doing reports that a part is about to start or stop.
-func (s *controlPlane) doing(verb, part string) {
-	s.Log.Debugf("%s the %s", verb, part)
-	if verb == lifecycle.Stopping && s.stopping.CompareAndSwap(false, true) {
-		s.progress.end()
-		s.systemd.Stopping()
-		logbridge.Stopping(true)
+// announces sets what the start announces.
+func (s *controlPlane) announces() {
+	s.start.Limit, s.start.RequireReady, s.start.Log, s.start.Progress = s.StartTimeout, s.RequireReady, s.Log, s.Progress
+	s.start.URL, s.start.Kubeconfig, s.start.Publish = s.claim.url(), s.certificates.KubeconfigPath(), s.certificates.Publish
+	s.start.Healthy = s.healthy
+	s.start.Ready = func(took time.Duration) {
+		if s.collector != nil {
+			s.collector.Settle(s.SettleAfter)
+		}
+		if s.plan.Ready != nil {
+			s.plan.Ready(s.info(took))
+		}
+		s.recordServed()
 	}
-	s.systemd.Status(verb + " the " + part)
-}
-
-// announce announces a control plane whose parts are all ready.
-// The order matters: the kubeconfig comes first, then systemd, then the ready line. If the start takes
-// long, both were told before: see admit.
-func (s *controlPlane) announce() error {
-	s.blocked.announcing.Lock()
-	defer s.blocked.announcing.Unlock()
-	if err := s.certificates.Publish(); err != nil {
-		return err
-	}
-	info := s.info()
-	s.readyAt = time.Now()
-	s.up.Store(true)
-	s.blocked.clear()
-	if s.collector != nil {
-		s.collector.Settle(s.SettleAfter)
-	}
-	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))
-	if s.Ready != nil {
-		s.Ready(info)
-	}
-	s.recordServed()
-	return nil
 }
 
 // slowest is the number of parts that the ready line names.
 const slowest = 3
 
-func (s *controlPlane) info() Info {
-	info := Info{
+func (s *controlPlane) info(took time.Duration) Info {
+	return Info{
 		URL: s.claim.url(), EtcdURL: s.etcdURL(), Kubeconfig: s.certificates.KubeconfigPath(),
-		Took: time.Since(s.began), Slowest: s.trace.Slowest(slowest),
+		InsecureURL: s.insecureURL(), PageURL: s.pageURL(), Took: took, Slowest: s.start.Slowest(slowest),
 	}
-	info.InsecureURL, info.PageURL = s.insecureURL(), s.pageURL()
-	return info
 }
 
 // insecureURL is the URL of the insecure listener; empty if there is none.
@@ -88,9 +65,6 @@ func (s *controlPlane) pageURL() string { return cmp.Or(s.insecureURL(), s.claim
 
 // healthy returns an error if systemd's watchdog should restart the server.
 func (s *controlPlane) healthy(ctx context.Context) error {
-	if !s.up.Load() {
-		return nil // startup has its own time limit
-	}
 	var exclude []string
 	if !s.location.BuiltIn() { // a restart brings back no datastore of others
 		exclude = []string{"etcd"}

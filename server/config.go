@@ -258,14 +258,7 @@ type Info struct {
 }
 
 // Progress describes how far a startup is, for users who wait for it.
-type Progress struct {
-	// Part is the part that has been starting for the longest time.
-	Part string
-	// For is how long that part has been starting. Doing is its last report, such as
-	// "reading the database: 40%"; empty if it has reported nothing.
-	For   time.Duration
-	Doing string
-}
+type Progress = lifecycle.Progress
 
 // NoDataDir returns the error for an empty DataDir.
 func NoDataDir() error {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
@@ -38,7 +37,7 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer claim.release()
-	s := assemble(plan, claim, start{began: time.Now(), trace: lifecycle.NewTrace(time.Now()), systemd: lifecycle.TakeSystemd()})
+	s := assemble(plan, claim, lifecycle.NewStart())
 	parts := s.parts()
 	var built []string
 	ctx, cancel := context.WithCancel(t.Context())

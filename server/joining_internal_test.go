@@ -3,7 +3,6 @@ package server
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
@@ -33,7 +32,7 @@ func TestJoiningIsLeftToControllers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := assemble(plan, claim, start{began: time.Now(), trace: lifecycle.NewTrace(time.Now()), systemd: lifecycle.TakeSystemd()})
+		s := assemble(plan, claim, lifecycle.NewStart())
 		got := slices.ContainsFunc(s.parts(), func(p lifecycle.Part) bool { return p.Name == joiningPart })
 		if got != c.want {
 			t.Errorf("--no-controllers=%v, --etcd-listen %q: the objects for kubeadm join are maintained: %v, want %v", c.noControllers, c.etcd, got, c.want)

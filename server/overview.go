@@ -38,7 +38,7 @@ func (s *controlPlane) look(ctx context.Context) *page.View {
 	defer cancel()
 	host, _ := os.Hostname()
 	v := &page.View{
-		Now: time.Now(), Began: s.began, Version: version.Full(), Kubernetes: version.Kubernetes,
+		Now: time.Now(), Began: s.start.Began(), Version: version.Full(), Kubernetes: version.Kubernetes,
 		Host: cmp.Or(host, "this machine"), URL: s.claim.url(), DataDir: s.DataDir,
 		Hour: s.hour.Last(), Memory: memory.Anonymous(os.Getpid()), Limit: debug.SetMemoryLimit(-1),
 		Schedule: s.BackupSchedule, Manifests: s.manifests.Status(),
@@ -59,18 +59,18 @@ func (s *controlPlane) look(ctx context.Context) *page.View {
 }
 
 func (s *controlPlane) lookAtState(ctx context.Context, v *page.View) {
-	for _, span := range s.trace.Parts() {
+	for _, span := range s.start.Parts() {
 		p := page.Part{Name: span.Part, Begin: span.Start, Took: span.Took}
-		if err := s.blocked.reason(span.Part); err != nil {
+		if err := s.start.Reason(span.Part); err != nil {
 			p.Problem = err.Error()
 		}
 		v.Parts = append(v.Parts, p)
 	}
-	v.State, v.Since = page.Starting, s.began
-	switch at, starting := s.progress.at(); {
-	case s.stopping.Load():
+	v.State, v.Since = page.Starting, s.start.Began()
+	switch at, starting := s.start.At(); {
+	case s.start.IsStopping():
 		v.State = page.Stopping
-	case !s.up.Load():
+	case !s.start.IsReady():
 		if starting {
 			v.Problem = "It waits for the " + at.Part + "."
 		}
@@ -78,7 +78,8 @@ func (s *controlPlane) lookAtState(ctx context.Context, v *page.View) {
 			v.State = page.NotReady
 		}
 	default:
-		v.State, v.Since, v.Took = page.Ready, s.readyAt, s.readyAt.Sub(s.began)
+		v.State, v.Since = page.Ready, *s.start.ReadyAt()
+		v.Took = v.Since.Sub(s.start.Began())
 		if failing := s.api.Server().Failing(ctx); len(failing) > 0 {
 			v.State, v.Problem = page.NotReady, "Failed checks: "+strings.Join(failing, ", ")+"."
 		}

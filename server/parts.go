@@ -44,10 +44,10 @@ import (
 // what it needs of other parts when it starts. These other parts are then ready.
 type controlPlane struct {
 	*plan
-	start
-	claim    *claim
-	progress *progress
-	loopback *loopback.Server
+	start     *lifecycle.Start
+	collector *memory.Collector // nil if the garbage collector is not tuned
+	claim     *claim
+	loopback  *loopback.Server
 
 	certificates *certificates.Certificates
 	storage      *storage.Storage
@@ -64,21 +64,9 @@ type controlPlane struct {
 	keysFirst bool   // see issuesFirst
 	steps     string // of membership.Outcome
 
-	blocked     blockedParts
 	notices     atomic.Pointer[[]string] // for karve status
 	followAgain chan struct{}            // has a value when the objects for kubeadm join are to follow: after a reset, and when manifests have changed something
 	hour        *page.Hour
-	readyAt     time.Time   // valid when up is
-	up          atomic.Bool // every part has become ready
-	stopping    atomic.Bool // the shutdown has begun, and systemd has been notified
-}
-
-// start has what belongs to one startup of this process, independently of its parts.
-type start struct {
-	began     time.Time
-	trace     *lifecycle.Trace
-	systemd   *lifecycle.Systemd
-	collector *memory.Collector // nil if the garbage collector is not tuned
 }
 
 // The names of the parts, as users see them.
@@ -102,14 +90,11 @@ const (
 )
 
 // assemble makes the parts without starting them.
-func assemble(p *plan, c *claim, begun start) *controlPlane {
+func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 	s := &controlPlane{plan: p, claim: c, start: begun, followAgain: make(chan struct{}, 1)}
 	s.keysFirst = p.issuesFirst()
-	s.blocked.init()
 	s.notices.Store(&[]string{})
-	s.hour = page.NewHour(begun.began, func() int64 { return memory.Anonymous(os.Getpid()) })
-	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
-	s.progress.reason = s.blocked.reason
+	s.hour = page.NewHour(begun.Began(), func() int64 { return memory.Anonymous(os.Getpid()) })
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
@@ -123,12 +108,12 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
-		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
+		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Connect: s.controllersConnection, Blocked: s.start.Blocked(controllersPart)}
 		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
 		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
-		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Connect: s.schedulerConnection, Blocked: s.blockedPart(schedulerPart)})
+		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Connect: s.schedulerConnection, Blocked: s.start.Blocked(schedulerPart)})
 	}
 	if p.SimulateNodes > 0 {
 		s.simulation = newSimulation(p, s.simulationConnection)
@@ -136,8 +121,9 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	if p.ssh != nil {
 		s.tunnels = &sshTunnels{sshPlan: p.ssh, dataDir: p.DataDir, log: p.Log, certificates: s.certificates.Store, connect: s.sshConnection}
 	}
+	s.announces()
 	s.first = &lifecycle.FirstObjects{Client: s.adminClient, Missing: func(err error) {
-		s.Log.Warnf("the cluster goes on without an object that a new Pod may need: %v", explain(err))
+		s.Log.Warnf("the cluster goes on without an object that a new Pod may need: %v", lifecycle.Explain(err))
 	}}
 	for _, r := range p.services {
 		s.first.Services = append(s.first.Services, r.String())
@@ -165,86 +151,71 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //     kubeadm join and the manifests.
 //
 // What does its work through the API is tried again until it succeeds (lifecycle.Retried), and its start has no limit:
-// see blocked.go. The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
+// see lifecycle/blocked.go. The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
 // cluster this is (joinCluster) before certificates are issued, unless these cannot be of another one (issuesFirst). With
 // --etcd-listen, it accepts TLS connections when they are.
 func (s *controlPlane) parts() []lifecycle.Part {
 	var all []lifecycle.Part
-	add := func(name string, run func(context.Context, func()) error, lastError func() error, needs ...string) {
-		part := lifecycle.Part{Name: name, Needs: needs, Run: run}
-		all = append(all, lifecycle.Traced(s.trace, lifecycle.Within(s.StartTimeout, s.progress.of(part), lastError)))
+	add := func(name string, run func(context.Context, func()) error, needs ...string) {
+		all = append(all, s.start.Limited(name, run, needs...))
 	}
-	silent := func() error { return lifecycle.ErrNoAnswer }
-	addRetried := func(name string, run func(context.Context, func()) error, setBlocked func(error)) {
-		part := lifecycle.Part{Name: name, Needs: []string{apiserverPart}, Run: run}
-		all = append(all, lifecycle.Traced(s.trace, s.progress.of(lifecycle.Retried(part, setBlocked))))
+	addRetried := func(name string, run func(context.Context, func()) error) {
+		all = append(all, s.start.Retried(name, run, s.start.SetBlocked(name), apiserverPart))
 	}
 
-	add(directoryPart, s.keepDirectories, silent)
+	add(directoryPart, s.keepDirectories)
 	if s.keysFirst {
-		add(certificatesPart, s.certificates.Run, silent)
-		add(datastorePart, s.storage.Run, silent)
+		add(certificatesPart, s.certificates.Run)
+		add(datastorePart, s.storage.Run)
 	} else {
-		add(datastorePart, s.storage.Run, silent)
-		add(certificatesPart, s.certificates.Run, silent, datastorePart)
+		add(datastorePart, s.storage.Run)
+		add(certificatesPart, s.certificates.Run, datastorePart)
 	}
-	add(controlPart, s.control.Run, silent, datastorePart)
+	add(controlPart, s.control.Run, datastorePart)
 	needs := []string{certificatesPart, datastorePart}
 	if s.tunnels != nil {
-		add(tunnelsPart, s.tunnels.Run, silent, certificatesPart)
+		add(tunnelsPart, s.tunnels.Run, certificatesPart)
 		needs = append(needs, tunnelsPart)
 	}
-	all = append(all, lifecycle.Traced(s.trace, s.progress.of(lifecycle.Part{Name: apiserverPart, Needs: needs, Run: s.runAPIServer})))
+	all = append(all, s.start.Serving(apiserverPart, s.runAPIServer, s.api.LastError, needs...))
 	if s.tunnels != nil {
-		addRetried(tunnelNodesPart, s.tunnels.follow, s.setBlocked(tunnelNodesPart))
+		addRetried(tunnelNodesPart, s.tunnels.follow)
 	}
 	if s.controlling != nil {
-		addRetried(controllersPart, s.controlling.Run, s.controlling.SetBlocked)
+		all = append(all, s.start.Retried(controllersPart, s.controlling.Run, s.controlling.SetBlocked, apiserverPart))
 	}
 	if s.scheduling != nil {
-		addRetried(schedulerPart, s.scheduling.Run, s.scheduling.SetBlocked)
+		all = append(all, s.start.Retried(schedulerPart, s.scheduling.Run, s.scheduling.SetBlocked, apiserverPart))
 	}
 	if s.simulation != nil {
-		addRetried(simulationPart, s.simulation.Run, s.setBlocked(simulationPart))
+		addRetried(simulationPart, s.simulation.Run)
 	}
 	if !s.NoKubeadmObjects && s.actsForCluster() {
-		addRetried(joiningPart, s.maintainJoining, s.setBlocked(joiningPart))
+		addRetried(joiningPart, s.maintainJoining)
 	}
 	if !s.privateStorage() {
-		addRetried(stepsPart, s.publishSteps, s.setBlocked(stepsPart))
+		addRetried(stepsPart, s.publishSteps)
 	}
 	if s.NewAuthorities != "" {
-		addRetried(tokensPart, s.renewTokens, s.setBlocked(tokensPart))
+		addRetried(tokensPart, s.renewTokens)
 	}
 	if s.actsForCluster() {
-		addRetried(manifestsPart, s.manifests.Run, s.setBlocked(manifestsPart))
+		addRetried(manifestsPart, s.manifests.Run)
 	}
 	if s.backups != nil {
-		addRetried(backupsPart, s.backups.Run, s.setBlocked(backupsPart))
+		addRetried(backupsPart, s.backups.Run)
 	}
-	addRetried(firstObjectsPart, s.first.Run, s.setBlocked(firstObjectsPart))
+	addRetried(firstObjectsPart, s.first.Run)
 	return all
 }
 
-// runAPIServer runs the API server. Its start is limited until it serves.
-func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
-	until := func(ctx context.Context, serves func()) error {
-		s.api.Built = func() {
-			s.claim.served = true
-			serves()
-			close(s.blocked.serves)
-			if s.RequireReady {
-				timer := time.AfterFunc(s.StartTimeout, func() {
-					if !s.up.Load() {
-						lifecycle.Failed(ctx, fmt.Errorf("it has served for %v, but the start is not complete: %v", s.StartTimeout, &s.blocked))
-					}
-				})
-				context.AfterFunc(ctx, func() { timer.Stop() })
-			}
-		}
-		return s.api.Run(ctx, ready)
+// runAPIServer runs the API server, which has the listeners when it serves.
+func (s *controlPlane) runAPIServer(ctx context.Context, serves, ready func()) error {
+	s.api.Built = func() {
+		s.claim.served = true
+		serves()
 	}
-	return lifecycle.Within(s.StartTimeout, lifecycle.Part{Run: until}, s.api.LastError).Run(ctx, func() {})
+	return s.api.Run(ctx, ready)
 }
 
 func (s *controlPlane) certificatesConfig() certificates.Config {
@@ -283,7 +254,9 @@ func (s *controlPlane) storageConfig() storage.Config {
 		Location: s.location, DataDir: s.DataDir, Lock: s.claim.storage(), MemoryLimit: s.MemoryLimit,
 		CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
 		Committed: s.hour.Commit, Contents: s.fork.Contents, Dial: !s.plan.deviations.On(deviations.StorageClient),
-		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report,
+		Log:        s.Log,
+		Status:     func(text string) { s.start.Waits(datastorePart, text) },
+		OnProgress: func(what string, done, total int64) { s.start.Report(datastorePart, what, done, total) },
 	}
 	c.Answers = s.joinCluster
 	if s.etcdListen != nil {
@@ -304,7 +277,7 @@ func (s *controlPlane) snapshotsConnection() snapshots.Connection {
 		forget = s.controlling.ForgetAbsentOwners
 	}
 	return snapshots.Connection{
-		Engine: s.storage.Connection().Engine, Ready: s.up.Load, Tunnels: s.tunnels.status, WasReset: s.joiningAgain,
+		Engine: s.storage.Connection().Engine, Ready: s.start.IsReady, Tunnels: s.tunnels.status, WasReset: s.joiningAgain,
 		Begun: s.awaitFirstWrites, Forget: forget,
 	}
 }
@@ -374,7 +347,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("controllers", s.controlling.Check))
 	}
 	c.Bootstrap.Log = s.Log
-	c.Bootstrap.Report = lifecycle.NewRequests(s.setBlocked(apiserverPart)).Report
+	c.Bootstrap.Report = lifecycle.NewRequests(s.start.SetBlocked(apiserverPart)).Report
 	if !s.NoKubeadmObjects {
 		if c.Bootstrap.Kubeadm, err = s.joining(s.plan.controllers != nil && s.plan.controllers.AssignsPodRanges()); err != nil {
 			return c, err

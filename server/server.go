@@ -8,8 +8,6 @@ package server
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
@@ -27,8 +25,7 @@ import (
 // share upstream's global metrics and must have the same feature gates. Run refuses a control plane
 // with other gates with [apiserver.ErrOtherGates].
 func Run(ctx context.Context, c Config) (err error) {
-	began := time.Now()
-	trace := lifecycle.NewTrace(began)
+	start := lifecycle.NewStart() // takes the variables of systemd before upstream's code runs
 	full := c.complete()
 	var collector *memory.Collector
 	if full.MemoryLimit != 0 {
@@ -38,12 +35,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	logbridge.Serve(full.Log)
 	defer logbridge.Stopping(false) // another control plane of the process may go on
 
-	// This has to come before upstream's code runs. The API server would notify systemd as soon
-	// as it listens, and unset NOTIFY_SOCKET.
-	systemd := lifecycle.TakeSystemd()
-
 	// Report every problem together, before anything is created.
-	done := trace.Part("configuration")
+	done := start.Part("configuration")
 	plan, releaseGates, err := full.plan(ctx)
 	if err != nil {
 		return err
@@ -61,7 +54,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	// Prepare the data directory. The fork has to be made before anything reads the directory.
 	// The kubeconfig of the last start has to go, because its presence means that the cluster
 	// answers.
-	if err := plan.fork.Make(ctx, trace, full.Log); err != nil {
+	if err := plan.fork.Make(ctx, start.Trace, full.Log); err != nil {
 		return err
 	}
 	putBack, err := setKubeconfigAside(plan.DataDir)
@@ -72,17 +65,11 @@ func Run(ctx context.Context, c Config) (err error) {
 
 	// Start the parts. Each starts as soon as the parts that it needs are ready. When all are
 	// ready, the control plane announces that. It settles some time later.
-	s := assemble(plan, claim, start{began, trace, systemd, collector})
-	running, cancel := context.WithCancel(ctx)
-	var reports sync.WaitGroup
-	defer reports.Wait()
-	defer cancel()
-	go systemd.Watchdog(running, s.healthy)
-	reports.Go(func() { s.progress.run(running) })
-	reports.Go(func() { s.admit(running) })
+	s := assemble(plan, claim, start)
+	s.collector = collector
 	gone := release
 	release = func() {}
-	return lifecycle.Run(ctx, s.parts(), s.doing, s.announce, gone)
+	return start.Run(ctx, s.parts(), gone)
 }
 
 // plan makes a plan of the configuration, and sets the process' feature gates until the caller

@@ -176,14 +176,6 @@ func names(parts []Part) []string {
 	return all
 }
 
-// Traced records how long a part takes to become ready.
-func Traced(t *Trace, p Part) Part {
-	return Part{p.Name, p.Needs, func(ctx context.Context, ready func()) error {
-		done := t.Part(p.Name)
-		return p.Run(ctx, func() { done(); ready() })
-	}}
-}
-
 // Within makes the startup of a part fail if it takes longer than limit. The error has the part's
 // last error.
 func Within(limit time.Duration, p Part, last func() error) Part {

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -24,6 +25,9 @@ type Span struct {
 
 // NewTrace returns an empty trace of a start that began at the given time.
 func NewTrace(began time.Time) *Trace { return &Trace{began: began} }
+
+// Began returns when the start began.
+func (t *Trace) Began() time.Time { return t.began }
 
 // Part records the beginning of a part. Call done at its end.
 func (t *Trace) Part(name string) (done func()) {
@@ -56,4 +60,12 @@ func (t *Trace) Slowest(n int) []Span {
 	parts := slices.DeleteFunc(t.Parts(), func(s Span) bool { return s.Took == 0 })
 	slices.SortStableFunc(parts, func(a, b Span) int { return cmp.Compare(b.Took, a.Took) })
 	return parts[:min(n, len(parts))]
+}
+
+// traced records how long a part takes to become ready.
+func (t *Trace) traced(p Part) Part {
+	return Part{p.Name, p.Needs, func(ctx context.Context, ready func()) error {
+		done := t.Part(p.Name)
+		return p.Run(ctx, func() { done(); ready() })
+	}}
 }
