@@ -39,7 +39,7 @@ func (s *controlPlane) announces() {
 		if s.plan.Ready != nil {
 			s.plan.Ready(s.info(took))
 		}
-		s.recordServed()
+		s.membership.Ready()
 	}
 }
 

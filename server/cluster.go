@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/certificates"
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server/membership"
 )
 
@@ -56,90 +54,24 @@ func (d *draft) parseNewAuthorities() {
 	}
 }
 
-// issuesFirst reports whether certificates can be issued while the datastore opens, because no authority is made
-// for a cluster that exists: the data directory has all keys, or there are no data, and no other server can bring
-// some. It saves time in nearly every start.
-func (p *plan) issuesFirst() bool {
-	if !p.privateStorage() {
-		return false
+// joins returns the part that makes this server one of the cluster in the datastore.
+func (s *controlPlane) joins() *membership.Part {
+	p := &membership.Part{
+		Cluster: membership.Cluster{PrivateStorage: s.privateStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), Ways: apiserver.Ways},
+		Server: membership.Server{
+			Certs: s.certificates.CertsConfig(), Token: s.clusterToken, NewAuthorities: s.NewAuthorities,
+			OtherFrontProxy: apiserver.LastArg(s.APIServerArgs, apiserver.FrontProxyOption) != "",
+			Lasting:         !s.location.InMemory(),
+		},
+		EncryptionFile: s.usersEncryption(), Client: s.adminClient, Log: s.Log,
+		Connect: func(ctx context.Context, do func(context.Context, clientv3.KV) error) error {
+			return s.storage.Connection().Ask(ctx, do)
+		},
 	}
-	local, err := certs.ReadShared(certificates.Dir(p.DataDir))
-	// An error is reported when they are issued.
-	return err != nil || len(local) == len(certs.SharedNames()) || !p.location.HasData(p.DataDir)
-}
-
-// joinCluster makes this server one of the cluster in the datastore, before it issues certificates, or just after
-// that: see issuesFirst.
-func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
-	if s.keysFirst {
-		select {
-		case <-s.certificates.Issued():
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if !s.NoSecretsEncryption && p.Server.Lasting {
+		p.Server.NewEncryption = apiserver.NewEncryption
 	}
-	server := membership.Server{
-		Certs: s.certificates.CertsConfig(), Token: s.clusterToken, NewAuthorities: s.NewAuthorities,
-		OtherFrontProxy: apiserver.LastArg(s.APIServerArgs, apiserver.FrontProxyOption) != "",
-		Lasting:         !s.location.InMemory(),
-	}
-	file := apiserver.LastArg(s.APIServerArgs, apiserver.EncryptionOption)
-	if file != "" {
-		var err error
-		if server.Encryption, err = os.ReadFile(file); err != nil {
-			return fmt.Errorf("--%s: %w", apiserver.EncryptionOption, err)
-		}
-	}
-	encrypted := false
-	if !s.NoSecretsEncryption && !s.location.InMemory() {
-		server.NewEncryption = func() ([]byte, error) {
-			encrypted = true
-			return apiserver.NewEncryption()
-		}
-	}
-	cluster := membership.Cluster{KV: kv, PrivateStorage: s.privateStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), Ways: apiserver.Ways}
-	done, err := cluster.Join(ctx, server)
-	if err != nil {
-		return err
-	}
-	s.steps = done.Steps
-	switch {
-	case done.Replaced:
-		s.Log.Warnf("--%s: the cluster has new authorities, and refuses kubeconfigs, tokens and node certificates that the old ones have signed", membership.NewAuthoritiesOption)
-	case s.NewAuthorities != "":
-		s.Log.Infof("--%s changes nothing, because the keys of this server are the cluster's: it can be removed", membership.NewAuthoritiesOption)
-	}
-	switch {
-	case done.Stored:
-		s.Log.Info("stored the keys of the cluster in the datastore, encrypted with its token: other servers can join")
-	case done.Fetched:
-		s.Log.Info("joined the cluster in the datastore, with its keys")
-	case done.Taken:
-		s.Log.Info("took the keys of the cluster that have been replaced since the last start")
-	}
-	if err := cluster.CheckReadable(ctx, s.encryptionFile(), false); err != nil { // the API server would start, and never be ready
-		if file == "" {
-			return fmt.Errorf("%w; if the key is lost, start with --%s FILE, which has only the provider identity, and delete the unreadable Secrets by etcdctl", err, apiserver.EncryptionOption)
-		}
-		s.Log.Warnf("the server does not become ready: %v; if the key is lost, delete the unreadable Secrets by etcdctl", err)
-	}
-	if done.Recorded && encrypted {
-		s.Log.Infof("this cluster stores Secrets encrypted. The key is in %s: a backup of karve has it, and a copy of the database alone cannot be read without it", certs.EncryptionFile(server.Certs.Dir))
-	}
-	if done.Recorded && !s.privateStorage() {
-		return s.logFingerprints(server.Certs.Dir)
-	}
-	return nil
-}
-
-// recordServed records that the keys of this server have served a cluster that outlives the process.
-func (s *controlPlane) recordServed() {
-	if s.location.InMemory() {
-		return
-	}
-	if err := membership.Served(certificates.Dir(s.DataDir)); err != nil && !marker.MayStayUnmarked(err) {
-		s.Log.Warnf("it could not be recorded that the cluster has been ready, so a start on an empty datastore would make a new one: %v", err)
-	}
+	return p
 }
 
 // encryptionFile is the path of the encryption configuration, which need not exist.
@@ -151,22 +83,6 @@ func (p *plan) encryptionFile() string {
 func (p *plan) checkReset(to *datastore.Dump) error {
 	cluster := membership.Cluster{Prefix: apiserver.StoragePrefix(p.APIServerArgs), Ways: apiserver.Ways}
 	return cluster.CheckReadableIn(to.Each, p.encryptionFile())
-}
-
-// logFingerprints says which keys the datastore now names as the cluster's.
-func (s *controlPlane) logFingerprints(dir string) error {
-	shared, err := certs.ReadShared(dir)
-	if err != nil {
-		return err
-	}
-	keys, err := shared.Fingerprints()
-	if err != nil {
-		return err
-	}
-	for _, name := range certs.SharedNames() {
-		s.Log.Infof("the cluster's key %s has the SHA-256 %s", name, keys[name])
-	}
-	return nil
 }
 
 // clusterEncryption returns the encryption configuration that this server has fetched from its

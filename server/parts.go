@@ -32,6 +32,7 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/manifests"
+	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/page"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/scheduler"
@@ -49,6 +50,7 @@ type controlPlane struct {
 	claim     *claim
 	loopback  *loopback.Server
 
+	membership   *membership.Part
 	certificates *certificates.Certificates
 	storage      *storage.Storage
 	control      *snapshots.Control
@@ -61,9 +63,6 @@ type controlPlane struct {
 	manifests    *manifests.Manifests
 	first        *lifecycle.FirstObjects
 
-	keysFirst bool   // see issuesFirst
-	steps     string // of membership.Outcome
-
 	notices     atomic.Pointer[[]string] // for karve status
 	followAgain chan struct{}            // has a value when the objects for kubeadm join are to follow: after a reset, and when manifests have changed something
 	hour        *page.Hour
@@ -75,6 +74,7 @@ const (
 	backupsPart      = "scheduled backups"
 	certificatesPart = "certificates"
 	datastorePart    = "datastore"
+	membershipPart   = "cluster membership"
 	controlPart      = "control socket"
 	apiserverPart    = "API server"
 	controllersPart  = "controllers"
@@ -92,12 +92,12 @@ const (
 // assemble makes the parts without starting them.
 func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 	s := &controlPlane{plan: p, claim: c, start: begun, followAgain: make(chan struct{}, 1)}
-	s.keysFirst = p.issuesFirst()
 	s.notices.Store(&[]string{})
 	s.hour = page.NewHour(begun.Began(), func() int64 { return memory.Anonymous(os.Getpid()) })
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
+	s.membership = s.joins()
 	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Changed: s.joiningAgain, Log: p.Log})
 	s.control = snapshots.New(snapshots.Options{
 		DataDir: p.DataDir, Held: c.held, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
@@ -151,9 +151,8 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 //     kubeadm join and the manifests.
 //
 // What does its work through the API is tried again until it succeeds (lifecycle.Retried), and its start has no limit:
-// see lifecycle/blocked.go. The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
-// cluster this is (joinCluster) before certificates are issued, unless these cannot be of another one (issuesFirst). With
-// --etcd-listen, it accepts TLS connections when they are.
+// see lifecycle/blocked.go. The scheduler uses informers of the controllers, and waits for them itself. With
+// --etcd-listen, the datastore accepts TLS connections when the certificates are issued.
 func (s *controlPlane) parts() []lifecycle.Part {
 	var all []lifecycle.Part
 	add := func(name string, run func(context.Context, func()) error, needs ...string) {
@@ -164,15 +163,11 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 
 	add(directoryPart, s.keepDirectories)
-	if s.keysFirst {
-		add(certificatesPart, s.certificates.Run)
-		add(datastorePart, s.storage.Run)
-	} else {
-		add(datastorePart, s.storage.Run)
-		add(certificatesPart, s.certificates.Run, datastorePart)
-	}
-	add(controlPart, s.control.Run, datastorePart)
-	needs := []string{certificatesPart, datastorePart}
+	add(datastorePart, s.storage.Run)
+	add(membershipPart, s.membership.Run, datastorePart)
+	add(certificatesPart, s.certificates.Run, membershipPart)
+	add(controlPart, s.control.Run, membershipPart)
+	needs := []string{certificatesPart}
 	if s.tunnels != nil {
 		add(tunnelsPart, s.tunnels.Run, certificatesPart)
 		needs = append(needs, tunnelsPart)
@@ -194,10 +189,10 @@ func (s *controlPlane) parts() []lifecycle.Part {
 		addRetried(joiningPart, s.maintainJoining)
 	}
 	if !s.privateStorage() {
-		addRetried(stepsPart, s.publishSteps)
+		addRetried(stepsPart, s.membership.PublishSteps)
 	}
 	if s.NewAuthorities != "" {
-		addRetried(tokensPart, s.renewTokens)
+		addRetried(tokensPart, s.membership.RenewTokens)
 	}
 	if s.actsForCluster() {
 		addRetried(manifestsPart, s.manifests.Run)
@@ -258,7 +253,6 @@ func (s *controlPlane) storageConfig() storage.Config {
 		Status:     func(text string) { s.start.Waits(datastorePart, text) },
 		OnProgress: func(what string, done, total int64) { s.start.Report(datastorePart, what, done, total) },
 	}
-	c.Answers = s.joinCluster
 	if s.etcdListen != nil {
 		c.EtcdAPI = &storage.EtcdAPI{
 			Listener: s.claim.etcd, URL: s.etcdURL(), Secure: s.etcdListen.Secure,
@@ -381,7 +375,11 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		}
 	}
 	c.SingleServer = s.privateStorage()
-	return c, s.followKeys(&c)
+	if c.Identity, err = s.membership.Identity(); err != nil {
+		return c, err
+	}
+	c.NodeIssuer, err = s.membership.NodeIssuer()
+	return c, err
 }
 
 func (s *controlPlane) controllersConnection() controllers.Connection {

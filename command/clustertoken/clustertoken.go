@@ -243,21 +243,24 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 	logbridge.Quiet(silent, "kine")
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
-	done := false
 	part := storage.New(storage.Config{
 		Location: where, Log: log, Status: func(string) {},
 		CAFile: c.String("datastore-cafile"), CertFile: c.String("datastore-certfile"), KeyFile: c.String("datastore-keyfile"),
-		Answers: func(ctx context.Context, kv clientv3.KV) error {
-			cluster.KV = kv
-			err := do(ctx, cluster)
-			done = err == nil
-			return err
-		},
 	})
-	if err := part.Run(ctx, cancel); err != nil && !(done && errors.Is(err, context.Canceled)) {
-		return err
+	answers := false
+	var failed error
+	err = part.Run(ctx, func() {
+		answers = true
+		failed = part.Connection().Ask(ctx, func(ctx context.Context, kv clientv3.KV) error {
+			cluster.KV = kv
+			return do(ctx, cluster)
+		})
+		cancel()
+	})
+	if answers && errors.Is(err, context.Canceled) {
+		err = nil
 	}
-	return nil
+	return errors.Join(failed, err)
 }
 
 // etcdSocket returns the URL of the etcd API of the server that uses a data directory. It is valid until release is

@@ -59,7 +59,6 @@ type Certificates struct {
 	store     atomic.Pointer[certs.Store]
 	addresses *addresses
 	asked     chan func()
-	issued    chan struct{} // closed when they are
 
 	kubeconfigs sync.Mutex // held while they are written
 	published   bool       // they have been written once
@@ -67,15 +66,12 @@ type Certificates struct {
 
 // New returns the part. It issues nothing before Run.
 func New(c Config) *Certificates {
-	return &Certificates{config: c, addresses: newAddresses(c.Addresses, c.Log), asked: make(chan func()), issued: make(chan struct{})}
+	return &Certificates{config: c, addresses: newAddresses(c.Addresses, c.Log), asked: make(chan func())}
 }
 
 // Store returns the store of the certificates. It is nil until they are issued, which they are when Run
 // calls ready.
 func (c *Certificates) Store() *certs.Store { return c.store.Load() }
-
-// Issued returns a channel that is closed when the certificates are issued.
-func (c *Certificates) Issued() <-chan struct{} { return c.issued }
 
 // CertsConfig returns the configuration with which the certificates are issued.
 func (c *Certificates) CertsConfig() certs.Config {
@@ -97,7 +93,6 @@ func (c *Certificates) Run(ctx context.Context, ready func()) error {
 	if err := c.issue(); err != nil {
 		return err
 	}
-	close(c.issued)
 	ready()
 	c.keepFresh(ctx)
 	return nil

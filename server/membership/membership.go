@@ -74,6 +74,8 @@ type Outcome struct {
 	Fetched  bool // from the datastore, what the server lacked
 	Taken    bool // keys that were replaced since the server's last start
 	Replaced bool // the server's own keys are now the cluster's, in place of others
+	// Encrypted says that the cluster is new, and has got an encryption configuration.
+	Encrypted bool
 	// Steps are the last ones in replacements of keys, which the server has now taken: see [StepsAnnotation].
 	Steps string
 }
@@ -210,7 +212,7 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 	if !c.PrivateStorage {
 		err = writeFiles()
 	}
-	return Outcome{Recorded: true, Stored: s.Token != nil}, true, err
+	return Outcome{Recorded: true, Stored: s.Token != nil, Encrypted: made != nil}, true, err
 }
 
 // newEncryption returns the encryption configuration that s makes for a new cluster, or nil. Servers that share a datastore

@@ -53,9 +53,7 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 		Endpoints: []string{s.config.endpointOf(shim)},
 		Store:     engineStore{engine, s.config.endpointOf(shim)},
 		Engine:    engine,
-	}
-	if err := s.answers(ctx, shim.LocalEndpoint()); err != nil {
-		return err
+		Ask:       asking(shim.LocalEndpoint()),
 	}
 	ready()
 	select {

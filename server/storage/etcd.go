@@ -37,9 +37,6 @@ type EtcdConfig struct {
 	// own in another process.
 	Seed bool
 
-	// Answers is called with a client when the etcd answers, before Run calls ready. It may be nil.
-	Answers func(context.Context, clientv3.KV) error
-
 	Option      string // the option with the endpoints, without dashes
 	FileOptions string // the options with the files, for messages
 	Log         *logrus.Logger
@@ -86,13 +83,10 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if c.Answers != nil {
-		if err := c.Answers(ctx, client.KV); err != nil {
-			client.Close()
-			return err
-		}
-	}
 	defer client.Close()
+	e.connection.Ask = func(ctx context.Context, do func(context.Context, clientv3.KV) error) error {
+		return do(ctx, client.KV)
+	}
 	ready()
 	if err := wentBack(ctx, func(ctx context.Context) (int64, error) {
 		client.ActiveConnection().ResetConnectBackoff() // after an outage, gRPC would wait for two minutes

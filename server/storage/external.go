@@ -33,10 +33,7 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) error {
 	}
 	defer served.Close() // before the backend
 	endpoint := served.URL()
-	s.connection = Connection{Endpoints: []string{endpoint}, Store: databaseStore{backend, endpoint}}
-	if err := s.answers(ctx, endpoint); err != nil {
-		return err
-	}
+	s.connection = Connection{Endpoints: []string{endpoint}, Store: databaseStore{backend, endpoint}, Ask: asking(endpoint)}
 	ready()
 	<-ctx.Done()
 	return nil

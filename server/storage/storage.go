@@ -33,10 +33,6 @@ type Config struct {
 
 	// Contents returns the initial contents of a datastore in memory; nil means empty.
 	Contents func(context.Context) (*datastore.Dump, error)
-	// Answers is called when the datastore answers, before Run calls ready. It may be nil. kv is a
-	// client that is valid until Answers returns.
-	Answers func(ctx context.Context, kv clientv3.KV) error
-
 	// Dial makes the API server connect to the socket of the engine's etcd API, as upstream does. Without
 	// it, the API server calls the engine in this process.
 	Dial bool
@@ -53,6 +49,8 @@ type Config struct {
 type Connection struct {
 	Endpoints                 []string
 	CAFile, CertFile, KeyFile string
+	// Ask calls do with a client of the datastore.
+	Ask func(ctx context.Context, do func(context.Context, clientv3.KV) error) error
 	// Store writes the first objects of a new cluster. If it is nil, the API server creates them.
 	Store Store
 	// Engine is the built-in datastore; nil with any other datastore.
@@ -71,17 +69,16 @@ func (c Config) endpointOf(shim *kine.Shim) string {
 // datastore (package membership). It may be there before the first objects are.
 const ClusterRecord = "karve/cluster"
 
-// answers calls Answers with a client of the datastore that this process serves at url.
-func (s *Storage) answers(ctx context.Context, url string) error {
-	if s.config.Answers == nil {
-		return nil
+// asking returns Connection.Ask for a datastore that this process serves at url.
+func asking(url string) func(context.Context, func(context.Context, clientv3.KV) error) error {
+	return func(ctx context.Context, do func(context.Context, clientv3.KV) error) error {
+		client, err := inprocess.NewClient(url)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		return do(ctx, client.KV)
 	}
-	client, err := inprocess.NewClient(url)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	return s.config.Answers(ctx, client.KV)
 }
 
 // Storage is the part that provides the datastore.
@@ -106,7 +103,7 @@ func (s *Storage) Run(ctx context.Context, ready func()) error {
 			Endpoints: where.Etcd, Prefix: "/registry",
 			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,
 			Option: location.Option, FileOptions: "--datastore-cafile, --datastore-certfile, --datastore-keyfile",
-			Answers: s.config.Answers, Log: s.config.Log, Status: s.config.Status,
+			Log: s.config.Log, Status: s.config.Status,
 		})
 		return e.Run(ctx, func() {
 			s.connection = e.Connection()

@@ -1,4 +1,4 @@
-package server
+package membership
 
 import (
 	"context"
@@ -12,29 +12,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
-	"k8s.io/kubernetes/pkg/serviceaccount"
-
-	"github.com/karve-k8s/karve/server/membership"
 )
 
-// renewTokens is the part that takes the tokens which this server refuses out of Secrets of type
+// invalidSince is upstream's label of a Secret whose token it refuses (k8s.io/kubernetes/pkg/serviceaccount, InvalidSinceLabelKey).
+const invalidSince = "kubernetes.io/legacy-token-invalid-since"
+
+// RenewTokens is the part that takes the tokens which this server refuses out of Secrets of type
 // kubernetes.io/service-account-token. The token controller puts new ones there, as it does in a Secret that
 // never had one. It runs in each start with --new-authorities, so a kill in between loses nothing.
-func (s *controlPlane) renewTokens(ctx context.Context, ready func()) error {
-	if n, err := s.removeRefusedTokens(ctx); err != nil && ctx.Err() == nil {
-		s.Log.Errorf("--%s: some Secrets of type %s may have tokens that are refused; the next start with the option tries again: %v",
-			membership.NewAuthoritiesOption, corev1.SecretTypeServiceAccountToken, err)
+func (p *Part) RenewTokens(ctx context.Context, ready func()) error {
+	if n, err := p.removeRefusedTokens(ctx); err != nil && ctx.Err() == nil {
+		p.Log.Errorf("--%s: some Secrets of type %s may have tokens that are refused; the next start with the option tries again: %v",
+			NewAuthoritiesOption, corev1.SecretTypeServiceAccountToken, err)
 	} else if n > 0 {
-		s.Log.Warnf("--%s: %d Secrets of type %s get new tokens: give them to the programs that use the old ones",
-			membership.NewAuthoritiesOption, n, corev1.SecretTypeServiceAccountToken)
+		p.Log.Warnf("--%s: %d Secrets of type %s get new tokens: give them to the programs that use the old ones",
+			NewAuthoritiesOption, n, corev1.SecretTypeServiceAccountToken)
 	}
 	ready()
 	<-ctx.Done()
 	return nil
 }
 
-func (s *controlPlane) removeRefusedTokens(ctx context.Context) (removed int, err error) {
-	client, err := kubernetes.NewForConfig(s.adminClient())
+func (p *Part) removeRefusedTokens(ctx context.Context) (removed int, err error) {
+	client, err := kubernetes.NewForConfig(p.Client())
 	if err != nil {
 		return 0, err
 	}
@@ -45,7 +45,7 @@ func (s *controlPlane) removeRefusedTokens(ctx context.Context) (removed int, er
 	err = all.EachListItem(ctx, options, func(object runtime.Object) error {
 		secret := object.(*corev1.Secret)
 		token := string(secret.Data[corev1.ServiceAccountTokenKey])
-		if token == "" || secret.Labels[serviceaccount.InvalidSinceLabelKey] != "" {
+		if token == "" || secret.Labels[invalidSince] != "" {
 			return nil
 		}
 		review, err := client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
