@@ -318,7 +318,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		c.SecureListener = s.certificates.Covering(s.claim.secure, ports.Local(s.claim.secure))
 	}
 	var err error
-	if c.Socket, err = s.listenLocally(); err != nil {
+	if c.Socket, err = s.socketGroups.Listen(s.DataDir); err != nil {
 		return c, err
 	}
 	c.SocketGroups = s.socketGroups

@@ -22,7 +22,6 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/insecure"
-	"github.com/karve-k8s/karve/server/localusers"
 	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/scheduler"
@@ -55,7 +54,7 @@ type plan struct {
 	users        *endpoint // of --advertise-url; nil without it
 	endpoint     *endpoint // of --control-plane-endpoint, or its default; nil without both
 	ports        []ports.Port
-	socketGroups localusers.Groups
+	socketGroups insecure.Groups
 	deviations   deviations.Switches
 	ssh          *sshPlan // nil: nodes are reached directly
 	podDefaults  map[string]string
@@ -184,9 +183,9 @@ func (d *draft) parseAddresses() {
 	if d.ControlPlaneEndpoint == "" && d.users != nil && !d.users.loopback() {
 		d.endpoint = d.users
 	}
-	d.socketGroups, err = localusers.ParseGroups(d.SocketGroups)
+	d.socketGroups, err = insecure.ParseGroups(d.SocketGroups)
 	d.add(err)
-	if len(d.SocketGroups) > 0 && !localusers.Known {
+	if len(d.SocketGroups) > 0 && !insecure.OwnersKnown {
 		d.addf("--socket-group: this system does not tell the server who connects to a socket: leave it out, and give users a kubeconfig (karve kubeconfig --user)")
 	}
 	if d.DisableInsecure {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"github.com/karve-k8s/karve/server/localusers"
+	"github.com/karve-k8s/karve/server/insecure"
 )
 
 // buildPlainChains makes last build two more handlers beside the secure one, with the same filters around the same API:
@@ -61,7 +61,7 @@ func anyone(*http.Request) (*authenticator.Response, bool, error) {
 // localUser authenticates a request on the socket by its connection. It ignores credentials in the request, except for
 // impersonation headers.
 func localUser(r *http.Request) (*authenticator.Response, bool, error) {
-	u, err := localusers.Of(r.Context())
+	u, err := insecure.LocalUserOf(r.Context())
 	if err != nil {
 		return nil, false, err
 	}
@@ -73,7 +73,7 @@ func localUser(r *http.Request) (*authenticator.Response, bool, error) {
 // onlyLocalUsers tells everybody else why they may not use the socket. kubectl prints the sentence.
 func onlyLocalUsers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := localusers.Of(r.Context()); err != nil {
+		if _, err := insecure.LocalUserOf(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}

@@ -44,7 +44,6 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
-	"github.com/karve-k8s/karve/server/localusers"
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
@@ -61,7 +60,7 @@ type Config struct {
 	InsecureListener net.Listener
 	// Socket is for users of this machine, whose groups SocketGroups maps. Nil: there is none.
 	Socket       net.Listener
-	SocketGroups localusers.Groups
+	SocketGroups insecure.Groups
 	// Insecure guards the insecure listener.
 	Insecure insecure.Options
 	// Loopback gets the chain's handler once it is built. The API server's own clients, and

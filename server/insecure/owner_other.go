@@ -4,8 +4,10 @@ package insecure
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 )
 
 // OwnersKnown is true if this system reports which user opened a connection. Darwin
@@ -20,6 +22,8 @@ func heldHere(uint64) (bool, error) { return false, nil }
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
+
+func peerCredentials(syscall.Conn) (credentials, error) { return credentials{}, errors.ErrUnsupported }
 
 func connAlive(net.Conn) bool { return false }
 

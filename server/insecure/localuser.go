@@ -1,6 +1,4 @@
-// Package localusers says which user of this machine is at the other end of a unix socket, and which groups of
-// Kubernetes that user has. The kernel tells who connects, so these users need no key, token or password.
-package localusers
+package insecure
 
 import (
 	"context"
@@ -14,13 +12,16 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/socket"
 )
 
 // Masters is the group of administrators.
 const Masters = "system:masters"
 
-// Groups maps the number of a Unix group to groups of Kubernetes.
+// Groups maps the number of a Unix group to groups of Kubernetes, for users of this machine at the unix socket. The kernel
+// tells who connects, so these users need no key, token or password.
 type Groups map[uint32][]string
 
 // ParseGroups reads UNIXGROUP=GROUP, the values of --socket-group. A Unix group is a name or a number.
@@ -51,18 +52,40 @@ func ParseGroups(values []string) (Groups, error) {
 	return groups, errors.Join(errs...)
 }
 
-// User is a user of this machine, as the API server sees it.
-type User struct {
+// Listen listens on the socket for users of this machine. If there are groups, other users than root and the
+// server's have to reach it: they may connect to the socket, and pass through the data directory to what they can
+// name, but not list it. The listener is nil if this system does not tell who connects.
+func (g Groups) Listen(dataDir string) (net.Listener, error) {
+	if !OwnersKnown {
+		return nil, nil
+	}
+	l, err := socket.Listen(dataDir, control.APISocket)
+	if err != nil || len(g) == 0 {
+		return l, err
+	}
+	info, err := os.Stat(dataDir)
+	if err == nil {
+		err = errors.Join(os.Chmod(dataDir, info.Mode().Perm()|0o011), os.Chmod(l.Path(), 0o666))
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("--socket-group: let users of this machine reach the socket: %w", err)
+	}
+	return l, nil
+}
+
+// LocalUser is a user of this machine, as the API server sees it.
+type LocalUser struct {
 	Name   string // unix: and the user's name, or number if it has none
 	UID    uint32
 	Groups []string
 }
 
-type peerKey struct{}
+type localUserKey struct{}
 
-// peer is who is at the other end of a connection, or why that user may not use it.
-type peer struct {
-	user User
+// localPeer is who is at the other end of a connection, or why that user may not use it.
+type localPeer struct {
+	user LocalUser
 	err  error
 }
 
@@ -72,10 +95,10 @@ type credentials struct {
 	groups []uint32
 }
 
-// ConnContext looks up whose a connection is, once, for [Of]. Root and the user of this process are administrators;
+// ConnContext looks up whose a connection is, once, for [LocalUserOf]. Root and the user of this process are administrators;
 // everybody else has the groups that g maps. It belongs into the field of that name in http.Server.
 func (g Groups) ConnContext(ctx context.Context, c net.Conn) context.Context {
-	p := peer{err: errors.New("the connection does not say whose it is")}
+	p := localPeer{err: errors.New("the connection does not say whose it is")}
 	if system, ok := c.(syscall.Conn); ok {
 		credentials, err := peerCredentials(system)
 		if err != nil {
@@ -84,14 +107,14 @@ func (g Groups) ConnContext(ctx context.Context, c net.Conn) context.Context {
 			p.user, p.err = g.user(credentials, uint32(os.Geteuid()))
 		}
 	}
-	return context.WithValue(ctx, peerKey{}, p)
+	return context.WithValue(ctx, localUserKey{}, p)
 }
 
-// Of returns the user whose connection has the context ctx. The error says why a user may not use the socket.
-func Of(ctx context.Context) (User, error) {
-	p, ok := ctx.Value(peerKey{}).(peer)
+// LocalUserOf returns the user whose connection has the context ctx. The error says why a user may not use the socket.
+func LocalUserOf(ctx context.Context) (LocalUser, error) {
+	p, ok := ctx.Value(localUserKey{}).(localPeer)
 	if !ok {
-		return User{}, errors.New("the connection of this request is not known (a mistake in the server's set-up)")
+		return LocalUser{}, errors.New("the connection of this request is not known (a mistake in the server's set-up)")
 	}
 	return p.user, p.err
 }
@@ -99,11 +122,11 @@ func Of(ctx context.Context) (User, error) {
 var shared = ownership.Shared // tests replace it
 
 // user returns the user with these credentials, for a server that self runs.
-func (g Groups) user(c credentials, self uint32) (User, error) {
+func (g Groups) user(c credentials, self uint32) (LocalUser, error) {
 	if shared(c.uid) {
-		return User{}, ownership.ErrShared
+		return LocalUser{}, ownership.ErrShared
 	}
-	u := User{Name: "unix:" + userName(c.uid), UID: c.uid}
+	u := LocalUser{Name: "unix:" + unixName(c.uid), UID: c.uid}
 	if c.uid == 0 || c.uid == self {
 		u.Groups = []string{Masters}
 		return u, nil
@@ -119,13 +142,13 @@ func (g Groups) user(c credentials, self uint32) (User, error) {
 		}
 	}
 	if len(u.Groups) == 0 {
-		return User{}, fmt.Errorf("user %s is in no Unix group that --socket-group of the server maps to a group of Kubernetes; "+
-			"a user who was added to one has to log in again", userName(c.uid))
+		return LocalUser{}, fmt.Errorf("user %s is in no Unix group that --socket-group of the server maps to a group of Kubernetes; "+
+			"a user who was added to one has to log in again", unixName(c.uid))
 	}
 	return u, nil
 }
 
-func userName(uid uint32) string {
+func unixName(uid uint32) string {
 	number := strconv.FormatUint(uint64(uid), 10)
 	if known, err := user.LookupId(number); err == nil {
 		return known.Username

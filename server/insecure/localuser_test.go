@@ -1,4 +1,4 @@
-package localusers
+package insecure
 
 import (
 	"net"
@@ -72,7 +72,7 @@ func TestSharedNumber(t *testing.T) {
 
 // The kernel tells which user is connected.
 func TestOfConnection(t *testing.T) {
-	if !Known {
+	if !OwnersKnown {
 		t.Skip("this system does not tell who is at the other end of a socket")
 	}
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -90,7 +90,7 @@ func TestOfConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	if got, err := Of(Groups{}.ConnContext(t.Context(), server)); err != nil || got.UID != uint32(os.Geteuid()) {
+	if got, err := LocalUserOf(Groups{}.ConnContext(t.Context(), server)); err != nil || got.UID != uint32(os.Geteuid()) {
 		t.Errorf("got %v, %v, want this process' user", got, err)
 	}
 	own, err := os.Getgroups()
@@ -106,7 +106,7 @@ func TestOfConnection(t *testing.T) {
 			t.Errorf("got the groups %v, want %d among them", got, gid)
 		}
 	}
-	if _, err := Of(t.Context()); err == nil {
+	if _, err := LocalUserOf(t.Context()); err == nil {
 		t.Error("a request without a connection has a user")
 	}
 }
