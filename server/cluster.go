@@ -3,9 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -83,23 +80,6 @@ func (p *plan) encryptionFile() string {
 func (p *plan) checkReset(to *datastore.Dump) error {
 	cluster := membership.Cluster{Prefix: apiserver.StoragePrefix(p.APIServerArgs), Ways: apiserver.Ways}
 	return cluster.CheckReadableIn(to.Each, p.encryptionFile())
-}
-
-// clusterEncryption returns the encryption configuration that this server has fetched from its
-// cluster, for a server without a file of its own. It counts in every start: without it, the API
-// server would store Secrets in plain text.
-func (s *controlPlane) clusterEncryption() (file string, err error) {
-	if apiserver.LastArg(s.APIServerArgs, apiserver.EncryptionOption) != "" {
-		return "", nil
-	}
-	file = certs.EncryptionFile(certificates.Dir(s.DataDir))
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	} else if err != nil {
-		return "", err
-	}
-	s.Log.Debugf("encrypting stored objects as %s says", file)
-	return file, nil
 }
 
 // usersFiles returns the paths of files outside the data directory that belong to the cluster, for backups.

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/certs"
@@ -20,49 +21,59 @@ import (
 	"github.com/karve-k8s/karve/server/election"
 )
 
+// joining is the part that makes the objects for `kubeadm join`.
+type joining struct {
+	*plan
+	claim   *claim
+	store   func() *certs.Store                 // nil until the certificates are issued
+	client  func() *rest.Config                 // an administrator's, when the API server serves
+	assigns func(context.Context) (bool, error) // whether controllers of this server assign ranges of Pod addresses; nil: there are none
+	again   chan struct{}                       // has a value when the objects are to follow: after a reset, and when manifests have changed something
+}
+
 // controlPlaneEndpoint returns the host and port of --control-plane-endpoint or its default, or nothing.
-func (s *controlPlane) controlPlaneEndpoint() string {
-	if s.endpoint == nil {
+func (j *joining) controlPlaneEndpoint() string {
+	if j.endpoint == nil {
 		return ""
 	}
-	port := s.endpoint.port
+	port := j.endpoint.port
 	if port == "" {
-		port = strconv.Itoa(s.claim.secure.Addr().(*net.TCPAddr).Port)
+		port = strconv.Itoa(j.claim.secure.Addr().(*net.TCPAddr).Port)
 	}
-	return net.JoinHostPort(s.endpoint.host, port)
+	return net.JoinHostPort(j.endpoint.host, port)
 }
 
 // nodeURL returns the URL at which nodes reach the API server: the user's endpoint, else the
 // advertised address. A server that listens on a loopback address only, and one without any other
 // address, can be reached by nodes on this machine only, at that address. With an address that the
 // user advertises, something else may forward connections.
-func (s *controlPlane) nodeURL() string {
-	if e := s.controlPlaneEndpoint(); e != "" {
+func (j *joining) nodeURL() string {
+	if e := j.controlPlaneEndpoint(); e != "" {
 		return "https://" + e
 	}
-	secure := s.claim.secure.Addr().(*net.TCPAddr)
-	ip := s.advertise.IP()
-	if ip == nil || secure.IP.IsLoopback() && s.AdvertiseAddress == "" {
-		return s.claim.url()
+	secure := j.claim.secure.Addr().(*net.TCPAddr)
+	ip := j.advertise.IP()
+	if ip == nil || secure.IP.IsLoopback() && j.AdvertiseAddress == "" {
+		return j.claim.url()
 	}
 	return "https://" + net.JoinHostPort(ip.String(), strconv.Itoa(secure.Port))
 }
 
-// joining returns what the objects for `kubeadm join` depend on. The certificates exist. Nodes that
+// config returns what the objects for `kubeadm join` depend on. The certificates exist. Nodes that
 // find a range of Pod addresses wait for their part of it. So a default that no controller assigns is
 // left out; one that the user has named is a fact about the cluster, whoever assigns it.
-func (s *controlPlane) joining(assigned bool) (*kubeadm.Config, error) {
-	bundle, err := s.certificates.Store().NodeBundle()
+func (j *joining) config(assigned bool) (*kubeadm.Config, error) {
+	bundle, err := j.store().NodeBundle()
 	if err != nil {
 		return nil, fmt.Errorf("read the authorities for nodes: %w", err)
 	}
-	pods := s.ClusterCIDR
-	if s.podsChosen && !assigned {
+	pods := j.ClusterCIDR
+	if j.podsChosen && !assigned {
 		pods = ""
 	}
 	return &kubeadm.Config{
-		Server: s.nodeURL(), Bundle: bundle, ControlPlaneEndpoint: s.controlPlaneEndpoint(), KubernetesVersion: version.Kubernetes,
-		ClusterDomain: s.ClusterDomain, ServiceRange: s.ServiceClusterIPRange, PodRange: pods, PodRangeChosen: s.podsChosen,
+		Server: j.nodeURL(), Bundle: bundle, ControlPlaneEndpoint: j.controlPlaneEndpoint(), KubernetesVersion: version.Kubernetes,
+		ClusterDomain: j.ClusterDomain, ServiceRange: j.ServiceClusterIPRange, PodRange: pods, PodRangeChosen: j.podsChosen,
 	}, nil
 }
 
@@ -75,114 +86,111 @@ const (
 	joiningLastRetry  = time.Minute
 )
 
-// maintainJoining makes the objects for `kubeadm join`, and lets them follow this server; again after each
+// Run makes the objects for `kubeadm join`, and lets them follow this server; again after each
 // reset, which may bring objects back that name another server, and after manifests, which may have the DNS. Nothing else of the cluster
 // depends on them. So a start waits for them, but not long, and does not fail without them: a
 // webhook of the cluster may refuse them until a Pod runs. Of several servers, the one that runs the
 // controllers does it: nodes that join then reach a server that runs. One without controllers does not
 // (actsForCluster).
-func (s *controlPlane) maintainJoining(ctx context.Context, ready func()) error {
+func (j *joining) Run(ctx context.Context, ready func()) error {
 	ready = sync.OnceFunc(ready)
-	var timed sync.WaitGroup
-	timed.Add(1)
-	timer := time.AfterFunc(joiningStartLimit, func() { defer timed.Done(); ready() })
-	defer func() {
-		if timer.Stop() {
-			timed.Done()
-		}
-		timed.Wait()
-	}()
-	return s.election.Follow(ctx, ready, func(ctx context.Context, term *election.Term) error {
-		return s.keepJoining(ctx, term, ready)
+	timer := time.AfterFunc(joiningStartLimit, ready)
+	defer timer.Stop()
+	return j.election.Follow(ctx, ready, func(ctx context.Context, term *election.Term) error {
+		return j.keep(ctx, term, ready)
 	})
 }
 
-// keepJoining is maintainJoining while this server may act.
-func (s *controlPlane) keepJoining(ctx context.Context, term *election.Term, ready func()) error {
+// keep is Run while this server may act. It calls ready as soon as nothing is to be expected from another try.
+func (j *joining) keep(ctx context.Context, term *election.Term, ready func()) error {
 	assigned := false
-	if s.controlling != nil {
+	if j.assigns != nil {
 		var err error
-		if assigned, err = s.controlling.AssignsPodRanges(ctx); err != nil {
+		if assigned, err = j.assigns(ctx); err != nil {
 			return nil // ctx has ended
 		}
 	}
-	config, err := s.joining(assigned)
+	config, err := j.config(assigned)
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(term.Fence(s.clients().Config(kubeadm.Component, certs.Admin)))
+	client, err := kubernetes.NewForConfig(term.Fence(j.client()))
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	maintainer := kubeadm.Maintainer{Config: *config, Client: client}
+	m := &kubeadm.Maintainer{Config: *config, Client: client}
 	told := map[string]bool{} // warnings
-	look := time.NewTicker(addressCheck)
-	defer look.Stop()
-	for {
-		s.maintainOnce(ctx, &maintainer, told, ready)
-		for same := true; same; {
-			select {
-			case <-s.followAgain:
-				maintainer.Consistent, same = true, false
-			case <-look.C:
-				url := s.nodeURL()
-				same, maintainer.Config.Server = url == maintainer.Config.Server, url
-			case <-ctx.Done():
-				return nil
-			}
-		}
-	}
-}
-
-// maintainOnce tries until nothing is left to do. It calls ready as soon as nothing is to be expected
-// from another try.
-func (s *controlPlane) maintainOnce(ctx context.Context, m *kubeadm.Maintainer, told map[string]bool, ready func()) {
 	began, failed := time.Now(), false
-	for wait := joiningFirstRetry; ; wait = min(2*wait, joiningLastRetry) {
+	for wait := joiningFirstRetry; ; {
 		var done kubeadm.Changes
 		err := panics.Catch(func() (err error) { done, err = m.Maintain(ctx); return err })
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
-		s.logJoining(done, told)
+		j.log(done, told)
 		refused := kubeadm.Refused(err)
 		if err == nil || refused {
 			ready()
 		}
 		if err == nil {
-			return
+			if !j.changed(ctx, m) {
+				return nil
+			}
+			wait, began, failed = joiningFirstRetry, time.Now(), false
+			continue
 		}
 		if !failed && (refused || time.Since(began) > joiningStartLimit) {
 			failed = true
-			s.Log.Warnf("cannot make or update all objects for kubeadm join, trying again: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+			j.Log.Warnf("cannot make or update all objects for kubeadm join, trying again: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return
+			return nil
+		}
+		wait = min(2*wait, joiningLastRetry)
+	}
+}
+
+// changed waits until the objects have to follow something, or ctx ends.
+func (j *joining) changed(ctx context.Context, m *kubeadm.Maintainer) bool {
+	look := time.NewTicker(addressCheck)
+	defer look.Stop()
+	for {
+		select {
+		case <-j.again:
+			m.Consistent = true
+			return true
+		case <-look.C:
+			if url := j.nodeURL(); url != m.Config.Server {
+				m.Config.Server = url
+				return true
+			}
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
 
-// logJoining says what was done. told has the warnings of earlier calls.
-func (s *controlPlane) logJoining(done kubeadm.Changes, told map[string]bool) {
+// log says what was done. told has the warnings of earlier calls.
+func (j *joining) log(done kubeadm.Changes, told map[string]bool) {
 	if len(done.Made) > 0 {
-		s.Log.Infof("made the objects that kubeadm join needs: %s; --no-kubeadm-objects keeps them away", strings.Join(done.Made, ", "))
+		j.Log.Infof("made the objects that kubeadm join needs: %s; --no-kubeadm-objects keeps them away", strings.Join(done.Made, ", "))
 	}
 	for _, changed := range done.Changed {
-		s.Log.Infof("%s follows this server's addresses, certificates and version", changed)
+		j.Log.Infof("%s follows this server's addresses, certificates and version", changed)
 	}
 	for _, err := range done.Unreadable {
 		if !told[err.Error()] {
 			told[err.Error()] = true
-			s.Log.Warn(err)
+			j.Log.Warn(err)
 		}
 	}
 }
 
 // knownPodRange returns the range of Pod addresses that nodes are told when they join, or nothing.
-func (s *controlPlane) knownPodRange(ctx context.Context) (string, error) {
-	client, err := kubernetes.NewForConfig(s.adminClient())
+func (j *joining) knownPodRange(ctx context.Context) (string, error) {
+	client, err := kubernetes.NewForConfig(j.client())
 	if err != nil {
 		return "", fmt.Errorf("create client: %w", err)
 	}
@@ -194,18 +202,18 @@ func (s *controlPlane) knownPodRange(ctx context.Context) (string, error) {
 }
 
 // logNoPodRanges says that a default of --cluster-cidr is not in effect.
-func (s *controlPlane) logNoPodRanges(node, pods, chosen string) {
+func (j *joining) logNoPodRanges(node, pods, chosen string) {
 	if pods != "" {
-		s.Log.Infof("nodes get no Pod ranges from this server: the Pods of node %s have addresses of %s, which is not in the default range %s; --cluster-cidr names another", node, pods, chosen)
+		j.Log.Infof("nodes get no Pod ranges from this server: the Pods of node %s have addresses of %s, which is not in the default range %s; --cluster-cidr names another", node, pods, chosen)
 		return
 	}
-	s.Log.Infof("nodes get no Pod ranges from this server: node %s has none and is older than the default range; --cluster-cidr %s gives each node a part of it, for good", node, chosen)
+	j.Log.Infof("nodes get no Pod ranges from this server: node %s has none and is older than the default range; --cluster-cidr %s gives each node a part of it, for good", node, chosen)
 }
 
-// joiningAgain lets the objects for `kubeadm join` follow again, soon.
-func (s *controlPlane) joiningAgain() {
+// follow lets the objects for `kubeadm join` follow again, soon.
+func (j *joining) follow() {
 	select {
-	case s.followAgain <- struct{}{}:
+	case j.again <- struct{}{}:
 	default: // it will happen
 	}
 }

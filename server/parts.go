@@ -2,33 +2,25 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
-	"github.com/sirupsen/logrus"
-	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
-	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/controllers"
 	"github.com/karve-k8s/karve/server/controllers/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
-	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/manifests"
@@ -38,7 +30,6 @@ import (
 	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/server/storage"
-	"github.com/karve-k8s/karve/simulate/metricsapi"
 )
 
 // controlPlane has the parts of one control plane, and announces when it is ready. A part asks for
@@ -60,12 +51,12 @@ type controlPlane struct {
 	scheduling   *scheduler.Scheduler     // nil if it is disabled
 	simulation   *simulation              // nil without simulated nodes
 	tunnels      *sshTunnels              // nil without --ssh-user
+	joining      *joining
 	manifests    *manifests.Manifests
 	first        *lifecycle.FirstObjects
 
-	notices     atomic.Pointer[[]string] // for karve status
-	followAgain chan struct{}            // has a value when the objects for kubeadm join are to follow: after a reset, and when manifests have changed something
-	hour        *page.Hour
+	notices atomic.Pointer[[]string] // for karve status
+	hour    *page.Hour
 }
 
 // The names of the parts, as users see them.
@@ -91,14 +82,18 @@ const (
 
 // assemble makes the parts without starting them.
 func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
-	s := &controlPlane{plan: p, claim: c, start: begun, followAgain: make(chan struct{}, 1)}
+	s := &controlPlane{plan: p, claim: c, start: begun}
 	s.notices.Store(&[]string{})
 	s.hour = page.NewHour(begun.Began(), func() int64 { return memory.Anonymous(os.Getpid()) })
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
 	s.membership = s.joins()
-	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Changed: s.joiningAgain, Log: p.Log})
+	s.joining = &joining{
+		plan: p, claim: c, store: s.certificates.Store, again: make(chan struct{}, 1),
+		client: func() *rest.Config { return s.clients().Config(kubeadm.Component, certs.Admin) },
+	}
+	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Changed: s.joining.follow, Log: p.Log})
 	s.control = snapshots.New(snapshots.Options{
 		DataDir: p.DataDir, Held: c.held, Files: p.usersFiles(), ManifestsDir: p.ManifestsDir, CheckReset: p.checkReset,
 		Log: p.Log, Manifests: s.manifests, Page: s.pageURL, Connect: s.snapshotsConnection, Encryption: p.usersEncryption(),
@@ -109,8 +104,9 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Connect: s.controllersConnection, Blocked: s.start.Blocked(controllersPart)}
-		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
+		o.KnownPodRange, o.NoPodRanges = s.joining.knownPodRange, s.joining.logNoPodRanges
 		s.controlling = controllers.New(o)
+		s.joining.assigns = s.controlling.AssignsPodRanges
 	}
 	if p.scheduler != nil {
 		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Connect: s.schedulerConnection, Blocked: s.start.Blocked(schedulerPart)})
@@ -186,7 +182,7 @@ func (s *controlPlane) parts() []lifecycle.Part {
 		addRetried(simulationPart, s.simulation.Run)
 	}
 	if !s.NoKubeadmObjects && s.actsForCluster() {
-		addRetried(joiningPart, s.maintainJoining)
+		addRetried(joiningPart, s.joining.Run)
 	}
 	if !s.privateStorage() {
 		addRetried(stepsPart, s.membership.PublishSteps)
@@ -202,15 +198,6 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	addRetried(firstObjectsPart, s.first.Run)
 	return all
-}
-
-// runAPIServer runs the API server, which has the listeners when it serves.
-func (s *controlPlane) runAPIServer(ctx context.Context, serves, ready func()) error {
-	s.api.Built = func() {
-		s.claim.served = true
-		serves()
-	}
-	return s.api.Run(ctx, ready)
 }
 
 func (s *controlPlane) certificatesConfig() certificates.Config {
@@ -271,7 +258,7 @@ func (s *controlPlane) snapshotsConnection() snapshots.Connection {
 		forget = s.controlling.ForgetAbsentOwners
 	}
 	return snapshots.Connection{
-		Engine: s.storage.Connection().Engine, Ready: s.start.IsReady, Tunnels: s.tunnels.status, WasReset: s.joiningAgain,
+		Engine: s.storage.Connection().Engine, Ready: s.start.IsReady, Tunnels: s.tunnels.status, WasReset: s.joining.follow,
 		Begun: s.awaitFirstWrites, Forget: forget,
 	}
 }
@@ -286,100 +273,6 @@ func (s *controlPlane) awaitFirstWrites(ctx context.Context) error {
 		return err
 	}
 	return s.controlling.AwaitFirstWrites(ctx, client)
-}
-
-// drainTimeout limits requests in flight at the insecure listener after the secure one has drained.
-// By then none should be left.
-const drainTimeout = 5 * time.Second
-
-func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
-	c := s.apiserverConfig()
-	if file, err := s.clusterEncryption(); err != nil {
-		return c, err
-	} else if file != "" {
-		c.Args = append(slices.Clone(c.Args), apiserver.EncryptionOption+"="+file)
-		if apiserver.LastArg(c.Args, apiserver.ReloadOption) == "" { // karve secrets changes the file
-			c.Args = append(c.Args, apiserver.ReloadOption+"=true")
-		}
-	}
-	if s.auditPolicy != "" {
-		file := filepath.Join(s.DataDir, "audit", "policy.yaml")
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), atomicfile.Write(file, []byte(s.auditPolicy), 0o600)); err != nil {
-			return c, fmt.Errorf("--%s: %w", apiserver.AuditOption, err)
-		}
-		if path := apiserver.LastArg(s.APIServerArgs, "audit-log-path"); path != "" && path != "-" && apiserver.LastArg(s.APIServerArgs, "audit-log-maxbackup") == "" {
-			s.Log.Warnf("the audit log %s has no limit: --audit-log-maxbackup sets one", path)
-		}
-		c.Args = append(slices.Clone(c.Args), "audit-policy-file="+file)
-	}
-	c.TerminationTimeout = s.StopTimeout
-	c.SecureListener, c.InsecureListener = s.claim.secure, s.claim.insecure
-	if s.TLSCertFile == "" { // otherwise clients at an address get the user's certificate
-		c.SecureListener = s.certificates.Covering(s.claim.secure, ports.Local(s.claim.secure))
-	}
-	var err error
-	if c.Socket, err = s.socketGroups.Listen(s.DataDir); err != nil {
-		return c, err
-	}
-	c.SocketGroups = s.socketGroups
-	c.Insecure = insecure.Options{
-		AnyUser: s.InsecureAnyUser, AllowRemote: s.InsecureAllowRemote,
-		DisableHTTP2: s.DisableHTTP2, ShutdownTimeout: drainTimeout,
-		Log: logrus.NewEntry(s.Log),
-	}
-	c.Log = s.Log
-	c.Routers = s.routers
-	c.Page, c.PagePath, c.Seen = page.Handler(s.look), page.Path, s.hour.Request
-	stored := s.storage.Connection()
-	c.Etcd = apiserver.Etcd{Endpoints: stored.Endpoints, CAFile: stored.CAFile, CertFile: stored.CertFile, KeyFile: stored.KeyFile}
-	c.Store = stored.Store
-	store := s.certificates.Store()
-	if s.plan.controllers != nil {
-		if c.Bootstrap, err = s.plan.controllers.Bootstrap(store); err != nil {
-			return c, err
-		}
-		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("controllers", s.controlling.Check))
-	}
-	c.Bootstrap.Log = s.Log
-	c.Bootstrap.Report = lifecycle.NewRequests(s.start.SetBlocked(apiserverPart)).Report
-	if !s.NoKubeadmObjects {
-		if c.Bootstrap.Kubeadm, err = s.joining(s.plan.controllers != nil && s.plan.controllers.AssignsPodRanges()); err != nil {
-			return c, err
-		}
-	}
-	if s.scheduling != nil {
-		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduling.Check))
-	}
-	c.ReadyChecks = append(c.ReadyChecks, s.ownReadyChecks()...)
-	c.Certificates = apiserver.Certificates{
-		UserCert: s.TLSCertFile, UserKey: s.TLSKeyFile,
-		ServingCert: store.CertFile(certs.Serving), ServingKey: store.KeyFile(certs.Serving),
-		ClientCA: store.CertFile(certs.ClientCA), FrontProxyCA: store.CertFile(certs.FrontProxyCA),
-		FrontProxyClientCert: store.CertFile(certs.FrontProxyClient), FrontProxyClientKey: store.KeyFile(certs.FrontProxyClient),
-		KubeletClientCert: store.CertFile(certs.KubeletClient), KubeletClientKey: store.KeyFile(certs.KubeletClient),
-		ServiceAccountKey: store.KeyFile(certs.ServiceAccount),
-	}
-	c.Loopback = s.loopback
-	if s.simulation != nil {
-		c.Dial = s.simulation.kubelet.Dial
-		c.Group = func(shared informers.SharedInformerFactory) *genericapiserver.APIGroupInfo {
-			return metricsapi.Group(shared, s.podDefaults)
-		}
-	}
-	if s.tunnels != nil {
-		c.Dial = s.tunnels.tunnels.Load().Dial
-		if s.simulation != nil { // which passes on what is not a simulated node's
-			c.Dial = func(next egress.DialFunc) egress.DialFunc {
-				return s.simulation.kubelet.Dial(s.tunnels.tunnels.Load().Dial(next))
-			}
-		}
-	}
-	c.SingleServer = s.privateStorage()
-	if c.Identity, err = s.membership.Identity(); err != nil {
-		return c, err
-	}
-	c.NodeIssuer, err = s.membership.NodeIssuer()
-	return c, err
 }
 
 func (s *controlPlane) controllersConnection() controllers.Connection {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"net/netip"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -16,6 +17,42 @@ import (
 	"github.com/karve-k8s/karve/server/sharedinformers"
 	"github.com/karve-k8s/karve/simulate"
 )
+
+// parseSimulation reports the problems of --simulate-nodes.
+func (d *draft) parseSimulation() {
+	if d.SimulateNodes < 0 || d.SimulateNodes > simulate.Most {
+		d.addf("--simulate-nodes %d: want a number of nodes from 1 to %d, or 0 for none", d.SimulateNodes, simulate.Most)
+		return
+	}
+	if d.SimulateNodes == 0 && len(d.SimulatePods)+len(d.SimulateListen) > 0 {
+		d.addf("--%s and --%s are for simulated nodes: add --simulate-nodes N, or leave them out", simulate.PodsOption, simulate.ListenOption)
+		return
+	}
+	var err error
+	d.podTargets, err = simulate.ParseTargets(d.SimulateListen)
+	d.add(err)
+	for _, at := range d.podTargets {
+		for _, own := range d.ports {
+			if own.Number == int(at.Port()) {
+				d.addf("--%s %s: its port is that of --%s, and Pods' clients must reach no port of the server: name another port", simulate.ListenOption, at, own.Option)
+			}
+		}
+	}
+	if err == nil {
+		d.podDefaults, err = simulate.ParseDefaults(d.SimulatePods, d.podTargets)
+		d.add(err)
+	}
+	if d.SimulateNodes == 0 || d.ClusterCIDR != "" {
+		return
+	}
+	for _, s := range d.services {
+		at, _ := netip.ParseAddr(s.IP.String())
+		pods := simulate.PodRange(netutils.IsIPv6CIDR(s))
+		if pods.Contains(at) || s.Contains(pods.Addr().AsSlice()) {
+			d.addf("--simulate-nodes: Pods of simulated nodes have addresses of %s, which overlaps --service-cluster-ip-range %s: name another range with --cluster-cidr", pods, s)
+		}
+	}
+}
 
 // simulation is the part that runs the simulated nodes. They use the API server's informers. Of
 // several servers, the one that runs the controllers simulates the nodes.
