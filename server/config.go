@@ -98,7 +98,7 @@ type Config struct {
 	// means DefaultClusterCIDR or DefaultClusterCIDRv6, as ServiceClusterIPRange has families, or
 	// others if these overlap it. With simulated nodes, which have addresses of their own, and with a
 	// Service range that overlaps all of these, empty means no range. A range of a default is not
-	// assigned if a node has Pods outside it, or if the cluster has nodes that are older.
+	// assigned if a node has Pods outside it.
 	ClusterCIDR string
 	// ClusterDomain is the cluster's DNS domain; empty means cluster.local.
 	ClusterDomain string

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -10,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -188,26 +186,9 @@ func (j *joining) log(done kubeadm.Changes, told map[string]bool) {
 	}
 }
 
-// knownPodRange returns the range of Pod addresses that nodes are told when they join, or nothing.
-func (j *joining) knownPodRange(ctx context.Context) (string, error) {
-	client, err := kubernetes.NewForConfig(j.client())
-	if err != nil {
-		return "", fmt.Errorf("create client: %w", err)
-	}
-	networking, err := kubeadm.Networking(ctx, client)
-	if apierrors.IsNotFound(err) || errors.Is(err, kubeadm.ErrUnreadable) {
-		return "", nil
-	}
-	return networking.PodSubnet, err
-}
-
 // logNoPodRanges says that a default of --cluster-cidr is not in effect.
 func (j *joining) logNoPodRanges(node, pods, chosen string) {
-	if pods != "" {
-		j.Log.Infof("nodes get no Pod ranges from this server: the Pods of node %s have addresses of %s, which is not in the default range %s; --cluster-cidr names another", node, pods, chosen)
-		return
-	}
-	j.Log.Infof("nodes get no Pod ranges from this server: node %s has none and is older than the default range; --cluster-cidr %s gives each node a part of it, for good", node, chosen)
+	j.Log.Infof("nodes get no Pod ranges from this server: the Pods of node %s have addresses of %s, which is not in the default range %s; --cluster-cidr names another", node, pods, chosen)
 }
 
 // follow lets the objects for `kubeadm join` follow again, soon.

@@ -104,7 +104,7 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Connect: s.controllersConnection, Blocked: s.start.Blocked(controllersPart)}
-		o.KnownPodRange, o.NoPodRanges = s.joining.knownPodRange, s.joining.logNoPodRanges
+		o.NoPodRanges = s.joining.logNoPodRanges
 		s.controlling = controllers.New(o)
 		s.joining.assigns = s.controlling.AssignsPodRanges
 	}

@@ -133,22 +133,13 @@ func TestPodRangesOutsideTheDefault(t *testing.T) {
 	})
 }
 
-// A cluster that is older than the default range, with a network plugin that has its own addresses, is
-// left as it is, and nodes that join are not told of a range. Without a controller that assigns
-// ranges, a new cluster has none either. TestBlockedStart has a range that does not fit the nodes.
-func TestPodRangesOfAnOlderCluster(t *testing.T) {
+// Without a controller that assigns ranges, nodes that join are told the range that a user has named, and no default.
+// TestBlockedStart has a range that does not fit the nodes.
+func TestPodRangesThatNobodyAssigns(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts four control planes")
+		t.Skip("starts two control planes")
 	}
 	dir := t.TempDir()
-	get := func(c *cluster, name string) *corev1.Node {
-		t.Helper()
-		node, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return node
-	}
 	wantPodSubnet := func(c *cluster, want string) {
 		t.Helper()
 		config, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
@@ -160,34 +151,11 @@ func TestPodRangesOfAnOlderCluster(t *testing.T) {
 			t.Errorf("podSubnet in kubeadm-config: want %q in\n%s", want, text)
 		}
 	}
-
 	once(t, dir, func(c *server.Config) { c.ControllerManagerArgs = []string{"allocate-node-cidrs=false"} }, func(c *cluster) {
 		wantPodSubnet(c, "")
 		if got, err := control.New(dir).Notices(t.Context()); err != nil || len(got) > 0 {
 			t.Errorf("notices: got %q and %v, want none", got, err)
 		}
-		c.node(t, "old")
-	})
-	once(t, dir, nil, func(c *cluster) {
-		if want := "node old has none and is older than the default range; --cluster-cidr 10.244.0.0/16"; !strings.Contains(c.log.String(), want) {
-			t.Errorf("want %q in the log:\n%s", want, c.log)
-		}
-		wantPodSubnet(c, "")
-		if got := get(c, "old").Spec.PodCIDRs; len(got) > 0 {
-			t.Errorf("node old got %v, want no range", got)
-		}
-		// The cluster is told the default, as a new one is. A node without a part gets one.
-		change(t, c.CoreV1().ConfigMaps("kube-system"), "kubeadm-config", func(cm *corev1.ConfigMap) {
-			cm.Data["ClusterConfiguration"] = strings.Replace(cm.Data["ClusterConfiguration"], "networking:\n", "networking:\n  podSubnet: 10.244.0.0/16\n", 1)
-		})
-	})
-	once(t, dir, nil, func(c *cluster) {
-		eventually.Nil(t, "node old has a Pod range", func() error {
-			if got := get(c, "old").Spec.PodCIDR; !strings.HasPrefix(got, "10.244.") {
-				return fmt.Errorf("got %q", got)
-			}
-			return nil
-		})
 	})
 	once(t, dir, func(c *server.Config) {
 		c.ClusterCIDR, c.ControllerManagerArgs = "192.168.0.0/16", []string{"allocate-node-cidrs=false"}

@@ -49,12 +49,8 @@ type Options struct {
 	Election *election.Election
 	// Deviations are the places where Karve's own code runs instead of upstream's.
 	Deviations deviations.Switches
-	// KnownPodRange returns the range of Pod addresses that the cluster itself names, or nothing. It
-	// may be nil.
-	KnownPodRange func(context.Context) (string, error)
 	// NoPodRanges is called if no node gets a part of the default range of Pod addresses, because
-	// this node has pods, which are outside, or is older than the default; pods is then empty. It may
-	// be nil.
+	// this node has pods, which are outside. It may be nil.
 	NoPodRanges func(node, pods, chosen string)
 	// Blocked is called with what keeps the controllers from beginning, and returns it with a remedy. It
 	// may be nil.

@@ -40,11 +40,9 @@ func (c *Controllers) AssignsPodRanges(ctx context.Context) (bool, error) {
 	return now.assignsPods, nil
 }
 
-// keepPodRanges switches the assignment of Pod ranges off if the range is a default, and the cluster
-// is older than the default: a node has a range outside it, or the nodes have none, and nothing in the
-// cluster says that they get one. Upstream's node IPAM controller would refuse to start, or give the nodes
-// ranges that their Pods do not have. A Node keeps its range for good. With a range that the user has
-// named, there is nothing to guess: a node outside it is an error that names the ways out.
+// keepPodRanges switches the assignment of Pod ranges off if the range is a default, and a node has a range outside it.
+// Upstream's node IPAM controller would refuse to start. A Node keeps its range for good. With a range that the user has
+// named, a node outside it is an error that names the ways out.
 func (c *Controllers) keepPodRanges(ctx context.Context, config *controllerconfig.Config) error {
 	now, o, assigned := c.current.Load(), c.options.Upstream, &config.ComponentConfig.KubeCloudShared
 	now.assignsPods = o.AssignsPodRanges()
@@ -58,17 +56,6 @@ func (c *Controllers) keepPodRanges(ctx context.Context, config *controllerconfi
 			return fmt.Errorf("node %s has the Pod range %s, which is not in --cluster-cidr %s, and a Node keeps its range: "+
 				"name the range that the nodes have; or delete the Node, if nobody needs it; or, if a network plugin gives Pods addresses of its own, let this server assign none: --cluster-cidr %s --kube-controller-manager-arg allocate-node-cidrs=false",
 				node, pods, assigned.ClusterCIDR, assigned.ClusterCIDR)
-		}
-		if node == "" && o.podsChosen {
-			if node = older(nodes.Items); node != "" && c.options.KnownPodRange != nil {
-				known, err := c.options.KnownPodRange(ctx)
-				if err != nil {
-					return fmt.Errorf("read the Pod range of the cluster: %w", err)
-				}
-				if known == assigned.ClusterCIDR {
-					node = ""
-				}
-			}
 		}
 		if node != "" {
 			now.assignsPods, assigned.AllocateNodeCIDRs = false, false
@@ -89,17 +76,6 @@ func misfit(nodes []corev1.Node, clusterCIDR string) (node, pods string) {
 		}
 	}
 	return "", ""
-}
-
-// older returns the name of a node without a Pod range, if no node has one.
-func older(nodes []corev1.Node) (node string) {
-	for _, n := range nodes {
-		if len(n.Spec.PodCIDRs) > 0 {
-			return ""
-		}
-		node = n.Name
-	}
-	return node
 }
 
 // outside returns the first Pod range of a node that is not in the cluster's. The node's first has to
