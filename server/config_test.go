@@ -37,52 +37,37 @@ var mistakes = map[string]struct {
 	make func(*Config)
 	want []string
 }{
-	"no data directory":      {func(c *Config) { c.DataDir = "" }, []string{"--data-dir", "a directory"}},
-	"secure port":            {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
-	"negative port":          {func(c *Config) { c.SecurePort = -1 }, []string{"--secure-port -1"}},
-	"insecure port":          {func(c *Config) { c.InsecurePort = 65536 }, []string{"--insecure-port 65536"}},
-	"one port for both":      {func(c *Config) { c.InsecurePort = c.SecurePort }, []string{"--insecure-port 6443", "--secure-port"}},
-	"bind address":           {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
-	"advertise address":      {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
-	"advertised link-local":  {func(c *Config) { c.AdvertiseAddress = "169.254.1.1" }, []string{"--advertise-address 169.254.1.1: ", "may not be in the link-local range"}},
-	"URL for users":          {func(c *Config) { c.AdvertiseURL = "http://lb.example" }, []string{"--advertise-url http://lb.example", "such as https://karve.example:6443"}},
-	"control plane endpoint": {func(c *Config) { c.ControlPlaneEndpoint = "https://lb.example" }, []string{"--control-plane-endpoint https://lb.example", "lb.example.org or 192.0.2.1:6443"}},
-	"insecure to whom":       {func(c *Config) { c.unknownOwners = true }, []string{"--insecure-port", "does not tell which user", "--insecure-any-user"}},
+	"no data directory":     {func(c *Config) { c.DataDir = "" }, []string{"--data-dir", "a directory"}},
+	"secure port":           {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
+	"one port for both":     {func(c *Config) { c.InsecurePort = c.SecurePort }, []string{"--insecure-port 6443", "--secure-port"}},
+	"bind address":          {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
+	"advertise address":     {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
+	"advertised link-local": {func(c *Config) { c.AdvertiseAddress = "169.254.1.1" }, []string{"--advertise-address 169.254.1.1: ", "may not be in the link-local range"}},
+	"URL for users":         {func(c *Config) { c.AdvertiseURL = "http://lb.example" }, []string{"--advertise-url http://lb.example", "such as https://karve.example:6443"}},
+	"insecure to whom":      {func(c *Config) { c.unknownOwners = true }, []string{"--insecure-port", "does not tell which user", "--insecure-any-user"}},
 	"etcd to whom": {func(c *Config) {
 		c.unknownOwners, c.InsecureAnyUser, c.EtcdListen = true, true, "http://127.0.0.1:0"
 	}, []string{"--etcd-listen http://127.0.0.1:0", "does not tell which user", "use https://"}},
-	"insecure to all":                 {func(c *Config) { c.InsecureBindAddress = "0.0.0.0" }, []string{"--insecure-bind-address", "--insecure-allow-remote"}},
-	"service range":                   {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/33" }, []string{"--service-cluster-ip-range 10.96.0.0/33"}},
-	"too many Services":               {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/16,fd00::/63" }, []string{"--service-cluster-ip-range fd00::/63: want an IPv6 range of size /64 at most"}},
-	"two ranges of a family":          {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/16,10.97.0.0/16" }, []string{"--service-cluster-ip-range", "one family"}},
-	"three ranges":                    {func(c *Config) { c.ServiceClusterIPRange = "10.1.0.0/16,fd00::/112,10.2.0.0/16" }, []string{"--service-cluster-ip-range", "want one range"}},
-	"cluster range":                   {func(c *Config) { c.ClusterCIDR = "pods" }, []string{"--cluster-cidr pods"}},
-	"overlap":                         {func(c *Config) { c.ClusterCIDR = "10.100.0.0/16" }, []string{"--cluster-cidr 10.100.0.0/16 overlaps --service-cluster-ip-range 10.96.0.0/12"}},
-	"overlap the other way":           {func(c *Config) { c.ClusterCIDR = "10.0.0.0/8" }, []string{"--cluster-cidr 10.0.0.0/8 overlaps"}},
-	"certificate without key":         {func(c *Config) { c.TLSCertFile = "config_test.go" }, []string{"--tls-cert-file and --tls-private-key-file"}},
-	"SSH without a user":              {func(c *Config) { c.SSHJump = "karve@bastion" }, []string{"--ssh-jump karve@bastion", "--ssh-user"}},
-	"SSH user":                        {func(c *Config) { c.SSHUser = "a b" }, []string{`--ssh-user "a b"`}},
-	"SSH port":                        {func(c *Config) { c.SSHUser, c.SSHPort = "karve", 70000 }, []string{"--ssh-port 70000"}},
-	"SSH bastion":                     {func(c *Config) { c.SSHUser, c.SSHJump = "karve", "bastion" }, []string{`--ssh-jump "bastion"`, "USER@HOST"}},
-	"SSH key is missing":              {func(c *Config) { c.SSHUser, c.SSHKeyFile = "karve", "/no/key" }, []string{"--ssh-keyfile", "/no/key", "ssh-keygen"}},
-	"SSH key for everybody":           {func(c *Config) { c.SSHUser, c.SSHKeyFile = "karve", "config_test.go" }, []string{"--ssh-keyfile", "chmod 0600 config_test.go"}},
-	"SSH known hosts":                 {func(c *Config) { c.SSHUser, c.SSHKnownHosts = "karve", "/no/dir/known_hosts" }, []string{"--ssh-known-hosts /no/dir/known_hosts"}},
-	"SSH known hosts of another kind": {func(c *Config) { c.SSHUser, c.SSHKnownHosts = "karve", "config_test.go" }, []string{"--ssh-known-hosts: config_test.go:1: ", "correct or remove that line"}},
-	"certificate is none": {func(c *Config) {
-		c.TLSCertFile, c.TLSKeyFile = "config_test.go", "config_test.go"
-	}, []string{"--tls-cert-file config_test.go"}},
-	"unreadable file":       {func(c *Config) { c.DatastoreCAFile = "/nowhere/ca" }, []string{"--datastore-cafile", "/nowhere/ca"}},
-	"file is a directory":   {func(c *Config) { c.DatastoreKeyFile = "." }, []string{"--datastore-keyfile"}},
-	"SAN":                   {func(c *Config) { c.TLSSANs = []string{"good.example.org", "not a name"} }, []string{"--tls-san", "not a name"}},
-	"datastore":             {func(c *Config) { c.DatastoreEndpoint = "redis://me:secret@db" }, []string{"--datastore-endpoint", "not a URL of a datastore"}},
-	"durability":            {func(c *Config) { c.Durability = "none" }, []string{`--durability "none"`, "full or relaxed"}},
-	"etcd listener":         {func(c *Config) { c.EtcdListen = "127.0.0.1:2379" }, []string{"--etcd-listen", "https://ADDRESS:PORT"}},
-	"etcd listener's port":  {func(c *Config) { c.EtcdListen = "https://127.0.0.1" }, []string{"--etcd-listen https://127.0.0.1", "PORT"}},
-	"etcd listener's name":  {func(c *Config) { c.EtcdListen = "https://etcd.example:2379" }, []string{"--etcd-listen", `"etcd.example" is not an IP address`}},
-	"etcd listener's path":  {func(c *Config) { c.EtcdListen = "https://me:secret@127.0.0.1:2379" }, []string{"--etcd-listen: want https://"}},
-	"etcd without TLS":      {func(c *Config) { c.EtcdListen = "http://0.0.0.0:2379" }, []string{"--etcd-listen http://0.0.0.0:2379", "use https://"}},
-	"etcd without TLS, all": {func(c *Config) { c.EtcdListen = "http://:2379" }, []string{"--etcd-listen http://:2379", "use https://"}},
-	"etcd before an etcd":   {func(c *Config) { c.DatastoreEndpoint, c.EtcdListen = "http://127.0.0.1:1", "https://:0" }, []string{"--etcd-listen https://:0", "is an etcd"}},
+	"insecure to all":         {func(c *Config) { c.InsecureBindAddress = "0.0.0.0" }, []string{"--insecure-bind-address", "--insecure-allow-remote"}},
+	"service range":           {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/33" }, []string{"--service-cluster-ip-range 10.96.0.0/33"}},
+	"too many Services":       {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/16,fd00::/63" }, []string{"--service-cluster-ip-range fd00::/63: want an IPv6 range of size /64 at most"}},
+	"three ranges":            {func(c *Config) { c.ServiceClusterIPRange = "10.1.0.0/16,fd00::/112,10.2.0.0/16" }, []string{"--service-cluster-ip-range", "want one range"}},
+	"cluster range":           {func(c *Config) { c.ClusterCIDR = "pods" }, []string{"--cluster-cidr pods"}},
+	"overlap":                 {func(c *Config) { c.ClusterCIDR = "10.100.0.0/16" }, []string{"--cluster-cidr 10.100.0.0/16 overlaps --service-cluster-ip-range 10.96.0.0/12"}},
+	"certificate without key": {func(c *Config) { c.TLSCertFile = "config_test.go" }, []string{"--tls-cert-file and --tls-private-key-file"}},
+	"SSH without a user":      {func(c *Config) { c.SSHJump = "karve@bastion" }, []string{"--ssh-jump karve@bastion", "--ssh-user"}},
+	"SSH user":                {func(c *Config) { c.SSHUser = "a b" }, []string{`--ssh-user "a b"`}},
+	"SSH bastion":             {func(c *Config) { c.SSHUser, c.SSHJump = "karve", "bastion" }, []string{`--ssh-jump "bastion"`, "USER@HOST"}},
+	"SSH key is missing":      {func(c *Config) { c.SSHUser, c.SSHKeyFile = "karve", "/no/key" }, []string{"--ssh-keyfile", "/no/key", "ssh-keygen"}},
+	"SSH key for everybody":   {func(c *Config) { c.SSHUser, c.SSHKeyFile = "karve", "config_test.go" }, []string{"--ssh-keyfile", "chmod 0600 config_test.go"}},
+	"unreadable file":         {func(c *Config) { c.DatastoreCAFile = "/nowhere/ca" }, []string{"--datastore-cafile", "/nowhere/ca"}},
+	"SAN":                     {func(c *Config) { c.TLSSANs = []string{"good.example.org", "not a name"} }, []string{"--tls-san", "not a name"}},
+	"datastore":               {func(c *Config) { c.DatastoreEndpoint = "redis://me:secret@db" }, []string{"--datastore-endpoint", "not a URL of a datastore"}},
+	"durability":              {func(c *Config) { c.Durability = "none" }, []string{`--durability "none"`, "full or relaxed"}},
+	"etcd listener":           {func(c *Config) { c.EtcdListen = "127.0.0.1:2379" }, []string{"--etcd-listen", "https://ADDRESS:PORT"}},
+	"etcd listener's path":    {func(c *Config) { c.EtcdListen = "https://me:secret@127.0.0.1:2379" }, []string{"--etcd-listen: want https://"}},
+	"etcd without TLS":        {func(c *Config) { c.EtcdListen = "http://0.0.0.0:2379" }, []string{"--etcd-listen http://0.0.0.0:2379", "use https://"}},
+	"etcd before an etcd":     {func(c *Config) { c.DatastoreEndpoint, c.EtcdListen = "http://127.0.0.1:1", "https://:0" }, []string{"--etcd-listen https://:0", "is an etcd"}},
 	"cluster token of the built-in datastore": {func(c *Config) { c.ClusterTokenFile = "/the/token" }, []string{"--cluster-token-file /the/token", "--datastore-endpoint", "--etcd-listen"}},
 	"etcd before a database": {func(c *Config) {
 		c.DatastoreEndpoint, c.EtcdListen = "postgres://me@db/x", "https://:0"
@@ -91,65 +76,39 @@ var mistakes = map[string]struct {
 		c.ClusterTokenFile, c.DatastoreEndpoint, c.EtcdListen = "/the/token", "memory://", "https://127.0.0.1:0"
 	}, []string{"--cluster-token-file /the/token", "in memory"}},
 	"cluster token is missing":         {func(c *Config) { c.ClusterTokenFile, c.DatastoreEndpoint = "/no/token", "http://127.0.0.1:1" }, []string{"--cluster-token-file", "/no/token", "karve cluster-token create"}},
-	"cluster token for everybody":      {func(c *Config) { c.ClusterTokenFile, c.DatastoreEndpoint = "config_test.go", "http://127.0.0.1:1" }, []string{"--cluster-token-file", "chmod 0600 config_test.go"}},
 	"controller":                       {func(c *Config) { c.DisableControllers = []string{"deploymnet"} }, []string{"--disable-controllers", `"deploymnet"`, `did you mean "deployment"?`}},
 	"API server's flag":                {func(c *Config) { c.APIServerArgs = []string{"event-tll=1h"} }, []string{"--kube-apiserver-arg", `"event-tll"`, `did you mean "event-ttl"?`}},
-	"API server's value":               {func(c *Config) { c.APIServerArgs = []string{"event-ttl=soon"} }, []string{"event-ttl", "soon"}},
 	"API server's own flag":            {func(c *Config) { c.APIServerArgs = []string{"secure-port=1"} }, []string{"--kube-apiserver-arg", "use --secure-port"}},
 	"admission plugin":                 {func(c *Config) { c.APIServerArgs = []string{"enable-admission-plugins=Nonsense"} }, []string{"enable-admission-plugins", "Nonsense"}},
 	"feature gate":                     {func(c *Config) { c.APIServerArgs = []string{"feature-gates=NoSuchThing=true"} }, []string{"feature-gates", "NoSuchThing"}},
-	"node ports":                       {func(c *Config) { c.APIServerArgs = []string{"service-node-port-range=low-high"} }, []string{"service-node-port-range"}},
 	"controllers' flag":                {func(c *Config) { c.ControllerManagerArgs = []string{"node-monitor-perod=1s"} }, []string{"--kube-controller-manager-arg", `did you mean "node-monitor-period"?`}},
 	"prefix of the built-in datastore": {func(c *Config) { c.APIServerArgs = []string{"etcd-prefix=/elsewhere"} }, []string{"--kube-apiserver-arg", "etcd-prefix", "--datastore-endpoint"}},
-	"prefix of the built-in datastore, elsewhere": {func(c *Config) {
-		c.DatastoreEndpoint, c.APIServerArgs = "memory://", []string{"etcd-prefix=/elsewhere"}
-	}, []string{"--kube-apiserver-arg", "etcd-prefix"}},
-	"controllers' own flag":               {func(c *Config) { c.ControllerManagerArgs = []string{"secure-port=1"} }, []string{"--kube-controller-manager-arg", "have no port of their own"}},
-	"resync of the controllers":           {func(c *Config) { c.ControllerManagerArgs = []string{"min-resync-period=1m"} }, []string{"--kube-controller-manager-arg: min-resync-period=1m0s: want 10m0s at least"}},
-	"election without others":             {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "the built-in datastore serves one server", "--etcd-listen"}},
-	"scheduler's election without others": {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=true"} }, []string{"--kube-scheduler-arg: leader-elect=true", "the built-in datastore serves one server"}},
-	"lease without others":                {func(c *Config) { c.SchedulerArgs = []string{"leader-elect-lease-duration=30s"} }, []string{"--kube-scheduler-arg: leader-elect-lease-duration", "leave it out"}},
+	"controllers' own flag":            {func(c *Config) { c.ControllerManagerArgs = []string{"secure-port=1"} }, []string{"--kube-controller-manager-arg", "have no port of their own"}},
+	"resync of the controllers":        {func(c *Config) { c.ControllerManagerArgs = []string{"min-resync-period=1m"} }, []string{"--kube-controller-manager-arg: min-resync-period=1m0s: want 10m0s at least"}},
+	"election without others":          {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "the built-in datastore serves one server", "--etcd-listen"}},
 	"lease without an election": {func(c *Config) {
 		c.EtcdListen, c.ControllerManagerArgs = "http://127.0.0.1:0", []string{"leader-elect=false", "leader-elect-lease-duration=30s"}
 	}, []string{"--kube-controller-manager-arg: leader-elect-lease-duration", "leader-elect=false"}},
 	"lease shorter than the renewal": {func(c *Config) {
 		c.EtcdListen, c.ControllerManagerArgs = "http://127.0.0.1:0", []string{"leader-elect-lease-duration=10s"}
 	}, []string{"--kube-controller-manager-arg: leader-elect-lease-duration=10s", "leader-elect-renew-deadline, which is 10s"}},
-	"part of a second": {func(c *Config) {
-		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-lease-duration=15500ms"}
-	}, []string{"--kube-scheduler-arg: leader-elect-lease-duration=15.5s", "whole seconds"}},
-	"renewal within one try": {func(c *Config) {
-		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-renew-deadline=2s"}
-	}, []string{"--kube-scheduler-arg: leader-elect-renew-deadline=2s", "leader-elect-retry-period"}},
 	"nodes without controllers, of several servers": {func(c *Config) {
 		c.EtcdListen, c.NoControllers, c.SimulateNodes = "http://127.0.0.1:0", true, 1
 	}, []string{"--simulate-nodes with --no-controllers", "the one that runs the controllers", "leave out"}},
 	"nodes that are less than none":       {func(c *Config) { c.SimulateNodes = -1 }, []string{"--simulate-nodes -1: want a number of nodes from 1 to 16384, or 0 for none"}},
-	"too many nodes":                      {func(c *Config) { c.SimulateNodes = 20000 }, []string{"--simulate-nodes 20000: want"}},
 	"simulated nodes beside the Services": {func(c *Config) { c.SimulateNodes, c.ServiceClusterIPRange = 1, "100.64.0.0/16" }, []string{"--cluster-cidr"}},
 	"defaults of Pods without simulated nodes": {func(c *Config) { c.SimulatePods = []string{"run-for=1s"} },
 		[]string{"--simulate-pods and --simulate-listen are for simulated nodes", "add --simulate-nodes"}},
-	"a default of Pods without a name": {func(c *Config) { c.SimulateNodes, c.SimulatePods = 1, []string{"runfor=1s"} },
-		[]string{"--simulate-pods runfor=1s: unknown name, want one of start-delay"}},
-	"a process without an address": {func(c *Config) { c.SimulateNodes, c.SimulateListen = 1, []string{"9443"} },
-		[]string{"--simulate-listen 9443: it is not an address and a port: want ADDRESS:PORT, such as 127.0.0.1:9443"}},
 	"the insecure port behind Pods": {func(c *Config) {
 		c.SimulateNodes, c.DisableInsecure, c.InsecurePort, c.SimulateListen = 1, false, 18080, []string{"127.0.0.1:18080"}
 	}, []string{"--simulate-listen 127.0.0.1:18080: its port is that of --insecure-port", "name another port"}},
-	"the secure port behind Pods": {func(c *Config) {
-		c.SimulateNodes, c.SecurePort, c.SimulateListen = 1, 16443, []string{"[::1]:16443"}
-	}, []string{"--simulate-listen [::1]:16443: its port is that of --secure-port", "name another port"}},
-	"the etcd API behind Pods": {func(c *Config) {
-		c.SimulateNodes, c.EtcdListen, c.SimulateListen = 1, "http://127.0.0.1:12379", []string{"127.0.0.1:12379"}
-	}, []string{"--simulate-listen 127.0.0.1:12379: its port is that of --etcd-listen", "name another port"}},
 	"another kind of lease": {func(c *Config) {
 		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-resource-lock=configmaps"}
 	}, []string{"--kube-scheduler-arg: leader-elect-resource-lock=configmaps", "leases"}},
-	"leader migration":       {func(c *Config) { c.ControllerManagerArgs = []string{"enable-leader-migration=true"} }, []string{"--kube-controller-manager-arg: enable-leader-migration", "cloud-controller-manager"}},
-	"scheduler's flag":       {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
-	"backups in a file":      {func(c *Config) { c.BackupDir = os.DevNull }, []string{"--backup-dir /dev/null", "not a directory"}},
-	"scheduler's own flag":   {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
-	"scheduler's flag value": {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=maybe"} }, []string{"--kube-scheduler-arg", "leader-elect=maybe"}},
+	"leader migration":     {func(c *Config) { c.ControllerManagerArgs = []string{"enable-leader-migration=true"} }, []string{"--kube-controller-manager-arg: enable-leader-migration", "cloud-controller-manager"}},
+	"scheduler's flag":     {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
+	"backups in a file":    {func(c *Config) { c.BackupDir = os.DevNull }, []string{"--backup-dir /dev/null", "not a directory"}},
+	"scheduler's own flag": {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
 }
 
 func TestValidateNamesTheOption(t *testing.T) {

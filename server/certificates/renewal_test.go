@@ -131,35 +131,3 @@ func TestRenewalWhenTheClockIsSet(t *testing.T) {
 		synctest.Wait()
 	})
 }
-
-// A mistake in a renewal is logged with its stack, and the next one follows.
-func TestRenewalThatPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var attempts atomic.Int64
-		var logged text
-		log := logrus.New()
-		log.SetOutput(&logged)
-		r := renewer{
-			renew: func() ([]certs.Name, []certs.Note, error) {
-				if attempts.Add(1) == 1 {
-					panic("a mistake")
-				}
-				return nil, nil, nil
-			},
-			nextDue: func() time.Time { return time.Time{} },
-			publish: func() error { return nil },
-			log:     log,
-		}
-		ended := make(chan struct{})
-		go func() { defer close(ended); r.run(ctx, nil) }()
-		for attempts.Load() < 2 {
-			time.Sleep(time.Minute) // of synctest's clock
-		}
-		cancel()
-		<-ended
-		if got := logged.String(); !strings.Contains(got, "panic: a mistake") || !strings.Contains(got, "renewal_test.go") {
-			t.Errorf("logged %s, want the panic and its stack", got)
-		}
-	})
-}

@@ -203,60 +203,27 @@ func (s *stage) wantOrder(t *testing.T, want ...string) {
 }
 
 func TestFailedStartStopsWhatHadStarted(t *testing.T) {
-	broken := errors.New("broken")
-	for position, want := range []string{
-		"starting a, a starts, a is gone, stopping a",
-		"starting a, a starts, a is ready, starting b, b starts, b is gone, stopping b, stopping a, a stops, a is gone",
-		"starting a, a starts, a is ready, starting b, b starts, b is ready, starting c, c starts, c is gone, stopping c, " +
-			"stopping b, b stops, b is gone, stopping a, a stops, a is gone",
-	} {
-		t.Run(string(rune('a'+position)), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &stage{}
-				scripts := make([]script, 3)
-				scripts[position].failStart = broken
-				err := s.run(time.Minute, nil, s.parts(scripts...))
-				if want := string(rune('a'+position)) + ": broken"; !errors.Is(err, broken) || err.Error() != want {
-					t.Errorf("got %v, want %s, once", err, want)
-				}
-				s.want(t, want)
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, broken := &stage{}, errors.New("broken")
+		err := s.run(time.Minute, nil, s.parts(script{}, script{failStart: broken}, script{}))
+		if !errors.Is(err, broken) || err.Error() != "b: broken" {
+			t.Errorf("got %v, want b: broken, once", err)
+		}
+		s.want(t, "starting a, a starts, a is ready, starting b, b starts, b is gone, stopping b, stopping a, a stops, a is gone")
+	})
 }
 
 func TestPartThatEndsStopsTheOthers(t *testing.T) {
 	broken := errors.New("broken")
-	for name, c := range map[string]struct{ with, want error }{
-		"with an error": {broken, broken}, "without one": {nil, ErrStopped},
-	} {
-		for position := range 3 {
-			t.Run(fmt.Sprintf("%s, at %d", name, position), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := &stage{}
-					scripts := make([]script, 3)
-					scripts[position].endAfter, scripts[position].end = time.Second, c.with
-					began := time.Now()
-					err := s.run(time.Hour, nil, s.parts(scripts...))
-					if part := string(rune('a' + position)); !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), part+": ") {
-						t.Errorf("got %v, want %s: %v", err, part, c.want)
-					}
-					if took := time.Since(began); took != time.Second {
-						t.Errorf("noticed after %v, want at once, after 1s", took)
-					}
-					var gone []string
-					for _, e := range s.events {
-						if part, ok := strings.CutSuffix(e, " is gone"); ok && part != string(rune('a'+position)) {
-							gone = append(gone, part)
-						}
-					}
-					want := slices.DeleteFunc([]string{"c", "b", "a"}, func(p string) bool { return p == string(rune('a'+position)) })
-					if !slices.Equal(gone, want) {
-						t.Errorf("the others: got %v gone in this order, want %v", gone, want)
-					}
-				})
-			})
-		}
+	for with, want := range map[error]error{broken: broken, nil: ErrStopped} {
+		synctest.Test(t, func(t *testing.T) {
+			s, began := &stage{}, time.Now()
+			err := s.run(time.Hour, nil, s.parts(script{}, script{endAfter: time.Second, end: with}, script{}))
+			if took := time.Since(began); !errors.Is(err, want) || !strings.HasPrefix(err.Error(), "b: ") || took != time.Second {
+				t.Errorf("got %v after %v, want b: %v at once, after 1s", err, took, want)
+			}
+			s.wantOrder(t, "b is gone", "c is gone", "a is gone")
+		})
 	}
 }
 
