@@ -31,6 +31,17 @@ var layers = [][]string{
 	{""}, // main.go
 }
 
+// serverLayers are the rooms in server/, from the bottom up. Package server is above all of them. A room may import
+// those of a lower layer.
+var serverLayers = [][]string{
+	{"certificates", "deviations", "filewatch", "flags", "lifecycle", "loopback", "marker", "page", "ports", "queues"},
+	{"election", "insecure", "sharedinformers"},
+	{"manifests", "storage"},
+	{"membership", "snapshots"},
+	{"apiserver", "controllers", "scheduler"},
+	{""}, // server
+}
+
 // testRooms are for tests: no part of the program imports them.
 var testRooms = []string{"servertest", "release", "scripts"}
 
@@ -121,9 +132,11 @@ func check(packages []pkg) []string {
 			continue
 		}
 		for _, imported := range p.Imports {
-			if to, ok := relative(imported); ok {
-				to, _, _ = strings.Cut(to, "/")
+			if other, ok := relative(imported); ok {
+				to, _, _ := strings.Cut(other, "/")
 				switch {
+				case to == room && room == "server" && climbs(name, other):
+					wrong = append(wrong, fmt.Sprintf("%s imports %s: the arrow climbs in server/", p.ImportPath, imported))
 				case to == room:
 				case layerOf(to) >= layer:
 					wrong = append(wrong, fmt.Sprintf("%s imports %s: the arrow climbs", p.ImportPath, imported))
@@ -146,8 +159,21 @@ func check(packages []pkg) []string {
 }
 
 // layerOf returns the index of a room's layer, or -1.
-func layerOf(room string) int {
+func layerOf(room string) int { return indexOf(layers, room) }
+
+func indexOf(layers [][]string, room string) int {
 	return slices.IndexFunc(layers, func(rooms []string) bool { return slices.Contains(rooms, room) })
+}
+
+// climbs tells whether a package in server/ may not import another one there.
+func climbs(from, to string) bool {
+	room := func(name string) string {
+		name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(name, "server"), "/"), "/")
+		return name
+	}
+	from, to = room(from), room(to)
+	below := indexOf(serverLayers, to)
+	return from != to && (below < 0 || below >= indexOf(serverLayers, from))
 }
 
 // relative is the path below the module, and whether it is ours at all.
