@@ -9,17 +9,22 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/karve-k8s/karve/internal/ownports"
 	"github.com/karve-k8s/karve/server/ports"
 )
 
 // handlerGrace is how long Serve waits for handlers to return once their
-// connections are closed and their contexts cancelled.
-const handlerGrace = 5 * time.Second
+// connections are closed and their contexts cancelled. endedPoll is how often it looks.
+const (
+	handlerGrace = 5 * time.Second
+	endedPoll    = 5 * time.Millisecond
+)
 
 // Serve serves h, behind a [Guard], on l until ctx ends or l fails: HTTP/1.1, and HTTP/2 with prior
 // knowledge (RFC 9113, section 3.3). Limits and timeouts are those of the secure port
@@ -46,11 +51,18 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext func(context.Context, net.Conn) context.Context, opts Options) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	var running tally
+	var running atomic.Int64 // handlers
+	ended := func(limit context.Context) error {
+		return wait.PollUntilContextCancel(limit, endedPoll, true, func(context.Context) (bool, error) { return running.Load() == 0, nil })
+	}
 	conns := ports.Track(l)
 
 	srv := &http.Server{
-		Handler:           running.count(h),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			running.Add(1)
+			defer running.Add(-1)
+			h.ServeHTTP(w, r)
+		}),
 		MaxHeaderBytes:    1 << 20,
 		IdleTimeout:       90 * time.Second,
 		ReadHeaderTimeout: 32 * time.Second,
@@ -75,7 +87,7 @@ func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext
 	case <-ctx.Done():
 		drain, done := context.WithTimeout(context.Background(), opts.ShutdownTimeout)
 		go func() {
-			if running.wait(drain) == nil {
+			if ended(drain) == nil {
 				conns.Finish()
 			}
 		}()
@@ -89,8 +101,8 @@ func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext
 	cancel()
 	grace, done := context.WithTimeout(context.Background(), handlerGrace)
 	defer done()
-	if running.wait(grace) != nil {
-		return errors.Join(failure, fmt.Errorf("stopping to listen on %s: %d %w", l.Addr(), running.now(), ErrStillRunning))
+	if ended(grace) != nil {
+		return errors.Join(failure, fmt.Errorf("stopping to listen on %s: %d %w", l.Addr(), running.Load(), ErrStillRunning))
 	}
 	return failure
 }

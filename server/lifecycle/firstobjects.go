@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -23,7 +24,7 @@ type FirstObjects struct {
 	// first start if they count instead. It may be nil.
 	Services []string
 	Differs  func(first []string)
-	// Missing is called if Run no longer waits, with the reason.
+	// Missing is called if Run no longer waits, with the reason. It may be nil.
 	Missing func(error)
 
 	missing atomic.Pointer[error]
@@ -55,25 +56,18 @@ func (f *FirstObjects) Run(ctx context.Context, ready func()) error {
 		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", cached)
 		return err
 	}
-	tick := time.NewTicker(firstObjectsPoll)
-	defer tick.Stop()
-	limit := time.NewTimer(firstObjectsLimit)
-	defer limit.Stop()
-waiting:
-	for {
+	err = wait.PollUntilContextTimeout(ctx, firstObjectsPoll, firstObjectsLimit, true, func(context.Context) (bool, error) {
 		err := look()
-		if err == nil {
-			break
+		if err != nil {
+			f.missing.Store(&err)
 		}
-		f.missing.Store(&err)
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			f.Missing(err)
-			break waiting
-		case <-ctx.Done():
-			return nil
-		}
+		return err == nil, nil
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil && f.Missing != nil {
+		f.Missing(f.LastError())
 	}
 	if f.Differs != nil {
 		f.compareServices(ctx, client)
