@@ -14,13 +14,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/certificates"
+	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/manifests"
 	"github.com/karve-k8s/karve/server/page"
+	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/simulate"
 )
 
@@ -32,45 +37,57 @@ const (
 	lookLimit  = 5 * time.Second
 )
 
+// overview collects what the page shows, when the API server serves.
+type overview struct {
+	*plan
+	start     *lifecycle.Start
+	claim     *claim
+	hour      *page.Hour
+	manifests *manifests.Manifests
+	storage   *storage.Storage
+	api       *apiserver.Part
+	client    func() *rest.Config // an administrator's
+}
+
 // look collects what the page shows. It asks the parts that `karve status` asks, and reads the same files.
-func (s *controlPlane) look(ctx context.Context) *page.View {
+func (o *overview) look(ctx context.Context) *page.View {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	host, _ := os.Hostname()
 	v := &page.View{
-		Now: time.Now(), Began: s.start.Began(), Version: version.Full(), Kubernetes: version.Kubernetes,
-		Host: cmp.Or(host, "this machine"), URL: s.claim.url(), DataDir: s.DataDir,
-		Hour: s.hour.Last(), Memory: memory.Anonymous(os.Getpid()), Limit: debug.SetMemoryLimit(-1),
-		Schedule: s.BackupSchedule, Manifests: s.manifests.Status(),
+		Now: time.Now(), Began: o.start.Began(), Version: version.Full(), Kubernetes: version.Kubernetes,
+		Host: cmp.Or(host, "this machine"), URL: o.claim.url(), DataDir: o.DataDir,
+		Hour: o.hour.Last(), Memory: memory.Anonymous(os.Getpid()), Limit: debug.SetMemoryLimit(-1),
+		Schedule: o.BackupSchedule, Manifests: o.manifests.Status(),
 	}
 	if v.Limit > 1<<62 { // that is no limit
 		v.Limit = 0
 	}
-	s.lookAtState(ctx, v)
-	s.lookAtDatastore(v)
-	if all, err := certs.List(certificates.Dir(s.DataDir), v.Now); err == nil {
+	o.lookAtState(ctx, v)
+	o.lookAtDatastore(v)
+	if all, err := certs.List(certificates.Dir(o.DataDir), v.Now); err == nil {
 		v.Certificates = all
 	}
-	s.lookAtNodes(v)
-	if err := s.lookAtEvents(ctx, v); err != nil {
+	o.lookAtNodes(v)
+	if err := o.lookAtEvents(ctx, v); err != nil {
 		v.EventsError = err.Error()
 	}
 	return v
 }
 
-func (s *controlPlane) lookAtState(ctx context.Context, v *page.View) {
-	for _, span := range s.start.Parts() {
+func (o *overview) lookAtState(ctx context.Context, v *page.View) {
+	for _, span := range o.start.Parts() {
 		p := page.Part{Name: span.Part, Begin: span.Start, Took: span.Took}
-		if err := s.start.Reason(span.Part); err != nil {
+		if err := o.start.Reason(span.Part); err != nil {
 			p.Problem = err.Error()
 		}
 		v.Parts = append(v.Parts, p)
 	}
-	v.State, v.Since = page.Starting, s.start.Began()
-	switch at, starting := s.start.At(); {
-	case s.start.IsStopping():
+	v.State, v.Since = page.Starting, o.start.Began()
+	switch at, starting := o.start.At(); {
+	case o.start.IsStopping():
 		v.State = page.Stopping
-	case !s.start.IsReady():
+	case !o.start.IsReady():
 		if starting {
 			v.Problem = "It waits for the " + at.Part + "."
 		}
@@ -78,16 +95,16 @@ func (s *controlPlane) lookAtState(ctx context.Context, v *page.View) {
 			v.State = page.NotReady
 		}
 	default:
-		v.State, v.Since = page.Ready, *s.start.ReadyAt()
-		v.Took = v.Since.Sub(s.start.Began())
-		if failing := s.api.Server().Failing(ctx); len(failing) > 0 {
+		v.State, v.Since = page.Ready, *o.start.ReadyAt()
+		v.Took = v.Since.Sub(o.start.Began())
+		if failing := o.api.Server().Failing(ctx); len(failing) > 0 {
 			v.State, v.Problem = page.NotReady, "Failed checks: "+strings.Join(failing, ", ")+"."
 		}
 	}
 }
 
-func (s *controlPlane) lookAtDatastore(v *page.View) {
-	engine := s.storage.Connection().Engine
+func (o *overview) lookAtDatastore(v *page.View) {
+	engine := o.storage.Connection().Engine
 	if engine == nil {
 		v.Elsewhere = "It is not the built-in one: see its own tools."
 		return
@@ -104,8 +121,8 @@ func (s *controlPlane) lookAtDatastore(v *page.View) {
 }
 
 // lookAtNodes reads what informers of this process know, so it costs the API nothing.
-func (s *controlPlane) lookAtNodes(v *page.View) {
-	core := s.api.Server().Informers().Core().V1()
+func (o *overview) lookAtNodes(v *page.View) {
+	core := o.api.Server().Informers().Core().V1()
 	if !core.Nodes().Informer().HasSynced() || !core.Pods().Informer().HasSynced() {
 		v.NodesUnknown = "this server does not follow nodes and Pods, or not yet"
 		return
@@ -150,8 +167,8 @@ func (s *controlPlane) lookAtNodes(v *page.View) {
 }
 
 // lookAtEvents lists the newest Events of type Warning.
-func (s *controlPlane) lookAtEvents(ctx context.Context, v *page.View) error {
-	clients, err := kubernetes.NewForConfig(s.adminClient())
+func (o *overview) lookAtEvents(ctx context.Context, v *page.View) error {
+	clients, err := kubernetes.NewForConfig(o.client())
 	if err != nil {
 		return err
 	}

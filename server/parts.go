@@ -263,6 +263,21 @@ func (s *controlPlane) snapshotsConnection() snapshots.Connection {
 	}
 }
 
+// scheduledBackups returns the part that makes backups; nil without a schedule, or without a datastore to back up.
+func (s *controlPlane) scheduledBackups() *snapshots.Scheduled {
+	switch {
+	case s.plan.backups == nil:
+		return nil
+	case !s.location.BuiltIn() || s.location.InMemory():
+		s.Log.Warnf("--backup-schedule has no effect: the datastore is not the built-in one on the disk")
+		return nil
+	}
+	return &snapshots.Scheduled{
+		Options:  snapshots.Options{DataDir: s.DataDir, Held: s.claim.held, Files: s.usersFiles(), ManifestsDir: s.ManifestsDir, Log: s.Log, Connect: s.snapshotsConnection},
+		Schedule: s.plan.backups, Dir: s.BackupDir, Keep: s.BackupRetention, Report: reportBackup(s.adminClient, s.Log),
+	}
+}
+
 // awaitFirstWrites waits for what controllers write to every cluster at their start.
 func (s *controlPlane) awaitFirstWrites(ctx context.Context) error {
 	if s.controlling == nil {

@@ -15,7 +15,6 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
-	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/atomicfile"
@@ -42,7 +41,8 @@ func (s *controlPlane) runAPIServer(ctx context.Context, serves, ready func()) e
 func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c := s.apiserverConfig()
 	c.TerminationTimeout, c.Log, c.Loopback, c.Routers = s.StopTimeout, s.Log, s.loopback, s.routers
-	c.Page, c.PagePath, c.Seen = page.Handler(s.look), page.Path, s.hour.Request
+	o := &overview{plan: s.plan, start: s.start, claim: s.claim, hour: s.hour, manifests: s.manifests, storage: s.storage, api: s.api, client: s.adminClient}
+	c.Page, c.PagePath, c.Seen = page.Handler(o.look), page.Path, s.hour.Request
 	c.SingleServer = s.privateStorage()
 	stored, store := s.storage.Connection(), s.certificates.Store()
 	c.Etcd = apiserver.Etcd{Endpoints: stored.Endpoints, CAFile: stored.CAFile, CertFile: stored.CertFile, KeyFile: stored.KeyFile}
@@ -179,31 +179,8 @@ func (s *controlPlane) setReadyChecks(c *apiserver.Config) {
 	if s.scheduling != nil {
 		add("scheduler", s.scheduling.Check)
 	}
-	add("certificates", func(*http.Request) error { return s.checkCertificates(time.Now()) })
+	add("certificates", func(*http.Request) error { return s.certificates.Check(time.Now(), s.TLSCertFile) })
 	if engine := s.storage.Connection().Engine; engine != nil {
 		add("datastore-writes", func(*http.Request) error { return engine.Writable() })
 	}
-}
-
-// checkCertificates returns an error if a certificate that the server presents has expired. What cannot be
-// read is not its concern, nor are authorities, of which there may be old ones.
-func (s *controlPlane) checkCertificates(now time.Time) error {
-	var files []string
-	for _, name := range certs.Names() {
-		files = append(files, s.certificates.Store().CertFile(name))
-	}
-	if s.TLSCertFile != "" {
-		files = append(files, s.TLSCertFile)
-	}
-	var errs []error
-	for _, file := range files {
-		chain, err := certutil.CertsFromFile(file)
-		if err != nil || chain[0].IsCA && file != s.TLSCertFile {
-			continue
-		}
-		if now.After(chain[0].NotAfter) {
-			errs = append(errs, fmt.Errorf("%s has expired at %s", file, chain[0].NotAfter.Format(time.RFC3339)))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -3,6 +3,8 @@ package certificates
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
@@ -173,4 +176,27 @@ func (c *Certificates) writeKubeconfigs() error {
 	k := c.Store().Kubeconfig(certs.Admin, c.config.Server)
 	k.Advertised = c.config.Advertised
 	return files.Write(k)
+}
+
+// Check returns an error if a certificate that the server presents has expired: one of Karve's, or the user's own serving
+// certificate, if there is one. What cannot be read is not its concern, nor are authorities, of which there may be old ones.
+func (c *Certificates) Check(now time.Time, users string) error {
+	var files []string
+	for _, name := range certs.Names() {
+		files = append(files, c.Store().CertFile(name))
+	}
+	if users != "" {
+		files = append(files, users)
+	}
+	var errs []error
+	for _, file := range files {
+		chain, err := certutil.CertsFromFile(file)
+		if err != nil || chain[0].IsCA && file != users {
+			continue
+		}
+		if now.After(chain[0].NotAfter) {
+			errs = append(errs, fmt.Errorf("%s has expired at %s", file, chain[0].NotAfter.Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(errs...)
 }

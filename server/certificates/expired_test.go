@@ -1,4 +1,4 @@
-package server
+package certificates
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/server/certificates"
 )
 
 // A server with an expired certificate is not ready, and says which it is. An old authority is no reason.
@@ -19,16 +18,16 @@ func TestExpiredCertificatesAreNotReady(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	dir := t.TempDir()
-	s := &controlPlane{plan: &plan{}, certificates: certificates.New(certificates.Config{DataDir: dir, Log: log})}
+	c := New(Config{DataDir: dir, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := s.certificates.Run(ctx, cancel); err != nil {
+	if err := c.Run(ctx, cancel); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.checkCertificates(time.Now()); err != nil {
+	if err := c.Check(time.Now(), ""); err != nil {
 		t.Errorf("new certificates: %v", err)
 	}
 	later := time.Now().AddDate(20, 0, 0)
-	err := s.checkCertificates(later)
+	err := c.Check(later, "")
 	for _, name := range []certs.Name{certs.Serving, certs.KubeletClient, certs.Scheduler} {
 		if err == nil || !strings.Contains(err.Error(), string(name)+".crt has expired") {
 			t.Errorf("after twenty years: got %v, want %s", err, name)
@@ -37,8 +36,8 @@ func TestExpiredCertificatesAreNotReady(t *testing.T) {
 	if err != nil && strings.Contains(err.Error(), "-ca.crt") {
 		t.Errorf("got %v, want no authority", err)
 	}
-	s.TLSCertFile = filepath.Join(dir, "certs", "server-ca.crt") // a user's certificate may be its own authority
-	if err := s.checkCertificates(later); err == nil || !strings.Contains(err.Error(), s.TLSCertFile) {
+	users := filepath.Join(dir, "certs", "server-ca.crt") // a user's certificate may be its own authority
+	if err := c.Check(later, users); err == nil || !strings.Contains(err.Error(), users) {
 		t.Errorf("the user's certificate: got %v", err)
 	}
 }
