@@ -3,11 +3,12 @@ package server
 import "testing"
 
 // Whether other servers use the storage decides how long a namespace waits, which leases are
-// written and which types have a watch cache.
-func TestStorageIsOwnedUnlessOthersCanUseIt(t *testing.T) {
+// written and which types have a watch cache. If they do, a server without controllers leaves the manifests and the objects for
+// kubeadm join to the one that runs them.
+func TestStorageIsPrivateUnlessOthersCanUseIt(t *testing.T) {
 	for _, tc := range []struct {
-		config Config
-		want   bool
+		config  Config
+		private bool
 	}{
 		{Config{}, true},
 		{Config{DatastoreEndpoint: "sqlite:///x"}, true},
@@ -18,8 +19,12 @@ func TestStorageIsOwnedUnlessOthersCanUseIt(t *testing.T) {
 		{Config{EtcdListen: "http://127.0.0.1:0"}, false},
 		{Config{DatastoreEndpoint: "memory://", EtcdListen: "https://:2379"}, false},
 	} {
-		if got := tc.config.complete().parse().privateStorage(); got != tc.want {
-			t.Errorf("--datastore-endpoint %q, --etcd-listen %q: %v, want %v", tc.config.DatastoreEndpoint, tc.config.EtcdListen, got, tc.want)
+		plan := tc.config.complete().parse()
+		acts := plan.actsForCluster()
+		plan.NoControllers = true
+		if got := plan.privateStorage(); got != tc.private || !acts || plan.actsForCluster() != tc.private {
+			t.Errorf("--datastore-endpoint %q, --etcd-listen %q: private storage %v, want %v; acts for the cluster: %v, and %v without controllers",
+				tc.config.DatastoreEndpoint, tc.config.EtcdListen, got, tc.private, acts, plan.actsForCluster())
 		}
 	}
 }
