@@ -892,15 +892,3 @@ func TestRecordsThatCannotBe(t *testing.T) {
 		})
 	}
 }
-
-// A record without one of the fingerprints says nothing about that key: a server without a token could start
-// with another.
-func TestARecordLacksAFingerprint(t *testing.T) {
-	c := emptyCluster(t)
-	s := newServer(t, nil)
-	c.join(t, s)
-	r := record{Format: format, Keys: s.keys(t)}
-	delete(r.Keys, certs.ServerCA)
-	c.put(t, c.key(), encode(t, r))
-	c.refused(t, s, "is damaged")
-}
