@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -74,17 +72,4 @@ func build(ctx context.Context, stderr io.Writer, name string, cmd *exec.Cmd) er
 		return fmt.Errorf("build %s: %w", name, err)
 	}
 	return nil
-}
-
-// peerVersions are those of the programs that Karve is compared with.
-func peerVersions() string {
-	versions := []string{"kube-apiserver " + kubernetesVersion}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, dep := range info.Deps {
-			if dep.Path == etcdPackage {
-				versions = append([]string{"etcd " + dep.Version}, versions...)
-			}
-		}
-	}
-	return strings.Join(versions, ", ")
 }

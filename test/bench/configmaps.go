@@ -55,7 +55,7 @@ func (b *apiBench) onObjects(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.wants("update") && b.wants("watch") && b.plan.memory {
+	if b.wants("update") && b.wants("watch") {
 		if err := b.memory(peak()); err != nil {
 			return err
 		}
@@ -71,16 +71,14 @@ func (b *apiBench) onObjects(ctx context.Context) error {
 	return nil
 }
 
-// fill creates the objects that exist while the rows are measured.
+// fill creates the objects that exist while the rows are measured. The TLS handshakes, and all that a server
+// postpones until it is ready, belong to its row.
 func (b *apiBench) fill(ctx context.Context) (*objects, error) {
 	o, err := b.newObjects(ctx, "bench", b.plan.objects)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := o.create(ctx); err != nil {
-		return nil, fmt.Errorf("create objects: %w", err)
-	}
-	return o, nil
+	return o, b.row(ctx, rowFirst, o.create)
 }
 
 // createAndDelete measures these two rows on objects of their own. The server is warm by then,
@@ -102,16 +100,14 @@ func (b *apiBench) createAndDelete(ctx context.Context) error {
 	return nil
 }
 
-// memory adds the memory of the processes, now and at its peak, which is in bytes.
+// memory adds the memory of the processes, now and at its peak.
 func (b *apiBench) memory(peak float64) error {
-	from := len(b.sample.Figures)
 	now, err := b.cluster.each(machine.AnonymousMemory)
 	if err != nil {
 		return err
 	}
-	b.sample.add(rowMemoryNow, "MB", megabytes(now)...)
-	b.sample.add(rowMemoryPeak, "MB", megabytes([]float64{max(peak, sum(now))})...)
-	b.progress(b.peer, b.sample, from)
+	b.sample.add(rowMemoryNow, bytesOf, now...)
+	b.sample.add(rowMemoryPeak, bytesOf, max(peak, sum(now)))
 	return nil
 }
 

@@ -10,15 +10,6 @@ import (
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
 
-const (
-	rowCRDsApplied    = "apply → in discovery"
-	rowCRDsResident   = "RSS when settled"
-	rowCRDsAnonymous  = "anonymous memory when settled"
-	rowCRDsV2         = "OpenAPI v2"
-	rowCRDsPeak       = "RSS, peak"
-	rowCRDsAfterwards = "RSS when settled after OpenAPI"
-)
-
 // A control plane is idle when it has used less CPU time than idleCPU in each of idleLooks seconds in a row.
 const (
 	idleCPU     = 100 * time.Millisecond
@@ -26,21 +17,11 @@ const (
 	idleTimeout = 15 * time.Minute
 )
 
-var crdLines = []line{
-	{row: rowCRDsApplied, unit: "s"}, {row: rowCRDsApplied, unit: "CPU s"},
-	{row: rowCRDsResident, unit: "MB"},
-	{row: rowCRDsAnonymous, unit: "MB"},
-	{row: rowCRDsV2, unit: "s"}, {row: rowCRDsV2, unit: "CPU s"},
-	{row: rowCRDsAfterwards, unit: "MB"},
-	{row: rowCRDsPeak, unit: "MB"},
-}
-
 // crds is the command bench crds.
 func crds(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	rows := []string{"apply", "openapi"}
-	cmp, only := newComparison("crds", 1, rows, stdout, stderr)
+	cmp := newComparison("crds", 1, []string{"apply", "openapi"}, stdout, stderr)
 	settle := cmp.flags.Duration("settle", 30*time.Second, "how long the control plane has no clients before its memory is measured")
-	if err := cmp.parse(args, only, rows); err != nil {
+	if err := cmp.parse(args); err != nil {
 		return err
 	}
 	if *settle < 0 {
@@ -54,12 +35,11 @@ func crds(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for _, c := range all {
 		size += len(c.body)
 	}
-	cmp.Setting = fmt.Sprintf("%d CustomResourceDefinitions, %.1f MB of JSON, applied on the server one after the other; settled: after %v without clients", len(all), float64(size)/1e6, *settle)
-	cmp.lines = crdLines
-	cmp.notes = "CRDs: those of " + moduleNames() + ".\nCPU s: the CPU time of all processes. etcd + kube-apiserver: without controllers, which watch every kind.\n"
+	cmp.setting = fmt.Sprintf("%d CustomResourceDefinitions, %.1f MB of JSON, applied on the server one after the other; settled: after %v without clients", len(all), float64(size)/1e6, *settle)
+	cmp.notes = "CRDs: those of " + moduleNames() + ".\nCPU: the CPU time of all processes. etcd + kube-apiserver: without controllers, which watch every kind.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
 		return p.whileRunning(ctx, dir, func(c *cluster, probe *prober) error {
-			b := &crdBench{comparison: cmp, cluster: c, peer: p, sample: s, probe: probe, crds: all, settle: *settle}
+			b := &crdBench{bench{cmp, c, p, s, probe}, all, *settle}
 			return b.measure(ctx)
 		})
 	})
@@ -67,47 +47,35 @@ func crds(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // A crdBench measures one control plane.
 type crdBench struct {
-	*comparison
-	cluster *cluster
-	peer    *peer
-	sample  *sample
-	probe   *prober
-	crds    []crd
-	settle  time.Duration
+	bench
+	crds   []crd
+	settle time.Duration
 }
 
 func (b *crdBench) measure(ctx context.Context) error {
 	if _, err := b.cluster.awaitIdle(ctx); err != nil { // the start is no part of the first row
 		return err
 	}
-	if err := b.timed(ctx, rowCRDsApplied, b.apply); err != nil {
+	if err := b.timed(ctx, "apply → in discovery", b.apply); err != nil {
 		return err
 	}
-	if err := b.memory(ctx, rowCRDsResident, rowCRDsAnonymous); err != nil {
+	if err := b.settled(ctx, "RSS when settled"); err != nil {
 		return err
 	}
 	if b.wants("openapi") {
-		if err := b.timed(ctx, rowCRDsV2, b.openAPIv2); err != nil {
+		if err := b.timed(ctx, "OpenAPI v2", b.openAPIv2); err != nil {
 			return err
 		}
-		if err := b.memory(ctx, rowCRDsAfterwards, ""); err != nil {
+		if err := b.settled(ctx, "RSS when settled after OpenAPI"); err != nil {
 			return err
 		}
 	}
-	from := len(b.sample.Figures)
-	peaks, err := b.cluster.each(machine.PeakMemory)
-	if err != nil {
-		return err
-	}
-	b.sample.add(rowCRDsPeak, "MB", megabytes(peaks)...)
-	b.progress(b.peer, b.sample, from)
-	return nil
+	return b.cluster.memory(b.sample, "RSS, peak", machine.PeakMemory)
 }
 
 // timed measures how long do takes, and the CPU time of the control plane until it is idle
 // again.
 func (b *crdBench) timed(ctx context.Context, row string, do func(context.Context) error) error {
-	from := len(b.sample.Figures)
 	before, err := b.cluster.cpu()
 	if err != nil {
 		return err
@@ -116,33 +84,22 @@ func (b *crdBench) timed(ctx context.Context, row string, do func(context.Contex
 	if err := do(ctx); err != nil {
 		return fmt.Errorf("%s: %w", row, err)
 	}
-	b.sample.add(row, "s", time.Since(began).Seconds())
+	b.sample.add(row, perOp, time.Since(began).Seconds())
 	after, err := b.cluster.awaitIdle(ctx)
 	if err != nil {
 		return err
 	}
-	b.sample.add(row, "CPU s", (after - before).Seconds())
-	b.progress(b.peer, b.sample, from)
+	b.sample.add(row, cpuPerOp, (after - before).Seconds())
 	return nil
 }
 
-// memory measures the memory after a time without clients.
-func (b *crdBench) memory(ctx context.Context, resident, anonymous string) error {
-	from := len(b.sample.Figures)
+// settled measures the memory after a time without clients.
+func (b *crdBench) settled(ctx context.Context, row string) error {
 	b.probe.close()
 	if err := pause(ctx, b.settle); err != nil {
 		return err
 	}
-	is, err := b.cluster.consumption()
-	if err != nil {
-		return err
-	}
-	b.sample.add(resident, "MB", megabytes(is.resident)...)
-	if anonymous != "" {
-		b.sample.add(anonymous, "MB", megabytes(is.anonymous)...)
-	}
-	b.progress(b.peer, b.sample, from)
-	return nil
+	return b.cluster.memory(b.sample, row, machine.ResidentMemory)
 }
 
 // apply applies all definitions as `kubectl apply --server-side` does, one after the other, and

@@ -165,6 +165,13 @@ func (c *cluster) each(read func(pid int) (int64, error)) (parts []float64, err 
 	return parts, nil
 }
 
+// memory adds a size of the processes, in bytes.
+func (c *cluster) memory(s *sample, row string, read func(pid int) (int64, error)) error {
+	parts, err := c.each(read)
+	s.add(row, bytesOf, parts...)
+	return err
+}
+
 // cpu is the CPU time that its processes have used.
 func (c *cluster) cpu() (time.Duration, error) {
 	parts, err := c.each(func(pid int) (int64, error) {

@@ -2,11 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/karve-k8s/karve/test/bench/machine"
 )
 
 // What a round of the comparison of datastores does: less than one of api, because there are five of them.
@@ -15,100 +22,157 @@ var (
 	datastoresQuick = apiPlan{objects: 320, updates: 320, events: 20, extra: 320, gets: 640, most: time.Second}
 )
 
-// known are the datastores that are compared, and the variables with which scripts/databases names them.
-var known = []struct{ title, name, variable string }{
-	{"SQLite", "sqlite", ""},
-	{"PostgreSQL", "postgresql", "KARVE_TEST_POSTGRES"},
-	{"MariaDB", "mariadb", "KARVE_TEST_MYSQL"},
-	{"one etcd", "one-etcd", "KARVE_TEST_ETCD"},
-	{"three etcds", "three-etcds", "KARVE_TEST_ETCD3"},
+// A userDatabase is a server of PostgreSQL or MariaDB, or an etcd, that scripts/databases has started, and on which
+// Karve keeps its objects. Every data directory has a database, or a prefix, of its own there. Its methods take nil,
+// and the built-in datastore.
+type userDatabase struct {
+	title, name, variable string   // with which scripts/databases names it; empty: the built-in datastore
+	endpoint              string   // without the name of a database
+	controls              []string // programs of scripts/databases
+}
+
+var known = []*userDatabase{
+	{title: "SQLite", name: "sqlite"},
+	{title: "PostgreSQL", name: "postgresql", variable: "KARVE_TEST_POSTGRES"},
+	{title: "MariaDB", name: "mariadb", variable: "KARVE_TEST_MYSQL"},
+	{title: "one etcd", name: "one-etcd", variable: "KARVE_TEST_ETCD"},
+	{title: "three etcds", name: "three-etcds", variable: "KARVE_TEST_ETCD3"},
 }
 
 // datastores is the command bench datastores.
 func datastores(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	rows := []string{"start", "create", "update", "delete", "get", "watch"}
-	cmp, only := newComparison("datastores", 3, rows, stdout, stderr)
+	cmp := newComparison("datastores", 3, []string{"start", "create", "update", "delete", "get", "watch"}, stdout, stderr)
 	cmp.against = againstNone
 	quick := cmp.flags.Bool("quick", false, "a few of each operation, to see that it works: the figures mean little")
-	var names []string
-	for _, one := range known {
-		names = append(names, one.name)
-	}
-	on := cmp.flags.String("on", strings.Join(names, ","), "comma-separated datastores to compare")
-	if err := cmp.parse(args, only, rows); err != nil {
+	on := cmp.flags.String("on", "sqlite,postgresql,mariadb,one-etcd,three-etcds", "comma-separated datastores to compare")
+	if err := cmp.parse(args); err != nil {
 		return err
 	}
 	if err := cmp.refuse("against", "upstream"); err != nil {
 		return err
 	}
-	if err := cmp.findDatastores(strings.Split(*on, ","), os.Getenv); err != nil {
-		return err
-	}
-	for _, d := range cmp.datastores { // each runs in its turn only
-		if err := d.stop(ctx); err != nil {
+	for _, d := range known {
+		d.endpoint, d.controls = os.Getenv(d.variable), strings.Fields(os.Getenv(d.variable+"_CONTROL"))
+		if d.variable != "" && len(d.controls) == 0 {
+			return fmt.Errorf("%s_CONTROL is not set: scripts/bench datastores starts the databases and sets it", d.variable)
+		}
+		if strings.Contains(","+*on+",", ","+d.name+",") {
+			cmp.datastores = append(cmp.datastores, d)
+		}
+		if err := d.stop(ctx); err != nil { // each runs in its turn only
 			return err
 		}
+	}
+	if len(cmp.datastores) != strings.Count(*on, ",")+1 {
+		return fmt.Errorf("-on: want some of sqlite, postgresql, mariadb, one-etcd and three-etcds, not %s", *on)
 	}
 	plan := datastoresWhole
 	if *quick {
 		plan = datastoresQuick
 	}
-	silence()
-	cmp.Setting = "one karve; ConfigMaps of 1 KB; client-go with protobuf, 32 connections, no rate limit, on the same cores, as is the datastore with its defaults, which include fsync"
-	cmp.lines = datastoreLines()
-	cmp.notes = "server, client, datastore µs each: CPU time of one operation. A start is with everything a new cluster has; stop: after a warm start, without clients.\n"
+	cmp.setting = "one karve; ConfigMaps of 1 KB; client-go with protobuf, 32 connections, no rate limit, on the same cores, as is the datastore with its defaults, which include fsync"
+	cmp.notes = "server-, client-, datastore-CPU: of one operation. A start is with everything a new cluster has; stop: after a warm start, without clients.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
 		if cmp.wants("start") {
 			for _, row := range []string{rowCold, rowWarm} {
-				if err := cmp.startOnce(ctx, p, dir, s, row); err != nil {
+				if err := p.startOnce(ctx, dir, s, row); err != nil {
 					return err
 				}
 			}
 		}
-		return cmp.load(ctx, p, dir, s, &apiBench{plan: plan})
+		return cmp.load(ctx, p, dir, s, plan, (*apiBench).configMaps)
 	})
 }
 
-// datastoreLines are lines of api and start, without their targets.
-func datastoreLines() (lines []line) {
-	for _, row := range []string{rowCreate, rowUpdate, rowDelete, rowGet} {
-		for _, unit := range []string{"/s", "p50 ms", "p99 ms", perServer, perDatastore, perClient} {
-			lines = append(lines, line{row: row, unit: unit})
-		}
+// external tells whether it has processes of its own, which run only while it is measured.
+func (d *userDatabase) external() bool { return d != nil && len(d.controls) > 0 }
+
+// options are those of karve for a data directory. The endpoint is in a file there, because every user can see a
+// command line.
+func (d *userDatabase) options(dir string) ([]string, error) {
+	if !d.external() {
+		return nil, nil
 	}
-	return append(lines,
-		line{row: rowWatch, unit: "p50 ms"}, line{row: rowWatch, unit: "p99 ms"},
-		line{row: rowCold, unit: "s"}, line{row: rowCold, unit: "CPU s"}, line{row: rowWarm, unit: "s"}, line{row: rowWarm, unit: "CPU s"},
-		line{row: rowStop, unit: "s"})
+	name, file, endpoint := "bench"+filepath.Base(dir), filepath.Join(dir, "bench.yaml"), d.endpoint
+	// A database can be shared, so the server wants an address at which others reach it.
+	options := []string{"--config=" + file, "--advertise-address", "192.0.2.1"}
+	if strings.HasPrefix(endpoint, "http") {
+		options = append(options, "--kube-apiserver-arg", "etcd-prefix=/"+name)
+	} else {
+		endpoint += name
+	}
+	return options, os.WriteFile(file, fmt.Appendf(nil, "datastore-endpoint: %q\n", endpoint), 0o600)
 }
 
-// findDatastores makes the datastores of these names, with what scripts/databases has put into the environment.
-func (cmp *comparison) findDatastores(names []string, environment func(string) string) error {
-	for _, name := range names {
-		found := false
-		for _, one := range known {
-			if one.name != name {
-				continue
+// start starts the processes, and waits until they answer; an etcd also until it has a leader.
+func (d *userDatabase) start(ctx context.Context) error {
+	if err := d.control(ctx, "start"); err != nil || !d.external() || !strings.HasPrefix(d.endpoint, "http") {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for member := range strings.SplitSeq(d.endpoint, ",") {
+		for {
+			err := healthy(ctx, member)
+			if err == nil {
+				break
 			}
-			found = true
-			d := &userDatabase{}
-			if one.variable != "" {
-				endpoint, controls := environment(one.variable), strings.Fields(environment(one.variable+"_CONTROL"))
-				if endpoint == "" || len(controls) == 0 {
-					return fmt.Errorf("%s or %[1]s_CONTROL is not set: scripts/bench datastores starts the databases and sets them", one.variable)
-				}
-				var err error
-				if d, err = parseDatabase(endpoint); err != nil {
-					return fmt.Errorf("%s: %w", one.variable, err)
-				}
-				d.controls = controls
+			if pause(ctx, 50*time.Millisecond) != nil {
+				return fmt.Errorf("%s does not answer: %w", d.title, err)
 			}
-			d.title, d.name = one.title, one.name
-			cmp.datastores = append(cmp.datastores, d)
-		}
-		if !found {
-			return fmt.Errorf("-on: there is no datastore %q", name)
 		}
 	}
 	return nil
+}
+
+// healthy asks a member of an etcd, which reads with a quorum to answer.
+func healthy(ctx context.Context, member string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, member+"/health", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
+}
+
+// stop ends the processes.
+func (d *userDatabase) stop(ctx context.Context) error { return d.control(ctx, "kill") }
+
+// control calls the control programs.
+func (d *userDatabase) control(ctx context.Context, verb string) error {
+	if !d.external() {
+		return nil
+	}
+	for _, program := range d.controls {
+		if out, err := exec.CommandContext(ctx, program, verb).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %s: %w\n%s", d.title, verb, err, out)
+		}
+	}
+	return nil
+}
+
+// cpu is the CPU time that the processes have used.
+func (d *userDatabase) cpu() (total time.Duration) {
+	if !d.external() {
+		return 0
+	}
+	for _, program := range d.controls {
+		out, err := exec.Command(program, "pids").Output()
+		if err != nil {
+			continue
+		}
+		for _, field := range strings.Fields(string(out)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				total += machine.TimeWithChildren(pid)
+			}
+		}
+	}
+	return total
 }

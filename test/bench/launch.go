@@ -20,7 +20,7 @@ import (
 type peer struct {
 	title string
 	name  string // in records
-	// version is what the program prints of itself; empty where it is no Karve.
+	// version is in records, too.
 	version string
 	// controllers says that it has controllers and a scheduler.
 	controllers bool
@@ -86,7 +86,7 @@ func etcdAndKubeAPIServer(etcd, kubeAPIServer, pki string) *peer {
 		_, _, err := certs.Ensure(certs.Config{Dir: pki, ServiceIPs: []net.IP{net.IPv4(10, 0, 0, 1)}, NoSync: true})
 		return err
 	})
-	return &peer{title: "etcd + kube-apiserver", name: "etcd-kube-apiserver", binaries: []string{etcd, kubeAPIServer},
+	return &peer{title: "etcd + kube-apiserver", name: "etcd-kube-apiserver", version: kubernetesVersion, binaries: []string{etcd, kubeAPIServer},
 		launch: func(ctx context.Context, dir string, c *cluster) error {
 			if err := made(); err != nil {
 				return err

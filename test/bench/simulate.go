@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,8 +17,7 @@ import (
 
 // simulate is the command bench simulate: the cost of simulated nodes and the Pods on them.
 func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	rows := []string{"all"}
-	cmp, only := newComparison("simulate", 1, rows, stdout, stderr)
+	cmp := newComparison("simulate", 1, []string{"all"}, stdout, stderr)
 	cmp.against = againstNone
 	sizes := cmp.flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
 	perNode := cmp.flags.Int("pods", 10, "Pods for each node")
@@ -27,7 +25,7 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	scheduler := cmp.flags.String("scheduler-config", "", "`FILE` for the scheduler, as docs/testing.md has one for thousands of Pods")
 	settle := cmp.flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
 	window := cmp.flags.Duration("window", 30*time.Second, "how long it is measured")
-	if err := cmp.parse(args, only, rows); err != nil {
+	if err := cmp.parse(args); err != nil {
 		return err
 	}
 	if *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 || *replicas < 1 || cmp.against == againstEtcd {
@@ -39,21 +37,15 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		if err != nil || n < 0 || n > 16384 {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 16384", text)
 		}
-		s := &simulated{nodes: n, pods: n * *perNode, replicas: *replicas, scheduler: *scheduler, settle: *settle, window: *window}
-		clusters = append(clusters, s)
-		for _, l := range simulatedLines {
-			cmp.lines = append(cmp.lines, line{row: s.row(l.row), unit: l.unit})
-		}
+		clusters = append(clusters, &simulated{nodes: n, pods: n * *perNode, replicas: *replicas, scheduler: *scheduler, settle: *settle, window: *window})
 	}
-	cmp.Setting = fmt.Sprintf("a datastore in memory, as karve run has; Deployments of %d Pods; idle: for %v, %v after the nodes, or all Pods, were ready", *replicas, *window, *settle)
+	cmp.setting = fmt.Sprintf("a datastore in memory, as karve run has; Deployments of %d Pods; idle: for %v, %v after the nodes, or all Pods, were ready", *replicas, *window, *settle)
 	cmp.notes = "ready: from the start of the process. available: from the first Deployment. peak: of the resident memory by then. gone: until the namespace is deleted.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
 		for _, one := range clusters {
-			from := len(s.Figures)
 			if err := one.measure(ctx, p, filepath.Join(dir, strconv.Itoa(one.nodes)), s); err != nil {
 				return fmt.Errorf("%d nodes: %w", one.nodes, err)
 			}
-			cmp.progress(p, s, from)
 		}
 		return nil
 	})
@@ -61,12 +53,6 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 
 // mostSimulated is how long Pods may take to become available, and to be gone.
 const mostSimulated = 10 * time.Minute
-
-var simulatedLines = []line{
-	{row: "nodes ready", unit: "s"}, {row: "idle without Pods", unit: "MB"}, {row: "idle without Pods", unit: "% of a core"},
-	{row: "all Pods available", unit: "s"}, {row: "all Pods available", unit: "server µs each"}, {row: "peak memory", unit: "MB"},
-	{row: "idle with Pods", unit: "MB"}, {row: "idle with Pods", unit: "% of a core"}, {row: "namespace gone", unit: "s"},
-}
 
 // simulated is a cluster with simulated nodes.
 type simulated struct {
@@ -83,9 +69,6 @@ type simulated struct {
 func (s *simulated) row(name string) string { return fmt.Sprintf("%d nodes, %s", s.nodes, name) }
 
 func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample) (err error) {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
 	began := time.Now()
 	args := []string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", "memory://"}
 	if s.scheduler != "" {
@@ -99,7 +82,7 @@ func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample
 	if err := s.wait(ctx, s.nodesReady); err != nil {
 		return err
 	}
-	to.add(s.row("nodes ready"), "s", time.Since(began).Seconds())
+	to.add(s.row("nodes ready"), perOp, time.Since(began).Seconds())
 	if err := s.idle(ctx, to, "idle without Pods"); err != nil || s.pods == 0 {
 		return err
 	}
@@ -116,13 +99,11 @@ func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample
 	if err != nil {
 		return err
 	}
-	peaks, err := s.cluster.each(machine.PeakMemory)
-	if err != nil {
+	to.add(s.row("all Pods available"), perOp, took.Seconds())
+	to.add(s.row("all Pods available"), serverCPU, (after-before).Seconds()/float64(s.pods))
+	if err := s.cluster.memory(to, s.row("peak memory"), machine.PeakMemory); err != nil {
 		return err
 	}
-	to.add(s.row("all Pods available"), "s", took.Seconds())
-	to.add(s.row("all Pods available"), "server µs each", float64((after-before).Microseconds())/float64(s.pods))
-	to.add(s.row("peak memory"), "MB", megabytes(peaks)...)
 	if err := s.idle(ctx, to, "idle with Pods"); err != nil {
 		return err
 	}
@@ -134,7 +115,7 @@ func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample
 		_, err := s.probe.do(ctx, http.MethodGet, "/api/v1/namespaces/bench", nil)
 		return err != nil && strings.Contains(err.Error(), "404"), nil
 	})
-	to.add(s.row("namespace gone"), "s", time.Since(began).Seconds())
+	to.add(s.row("namespace gone"), perOp, time.Since(began).Seconds())
 	return err
 }
 
@@ -227,7 +208,7 @@ func (s *simulated) idle(ctx context.Context, to *sample, row string) error {
 	if err != nil {
 		return err
 	}
-	to.add(s.row(row), "MB", megabytes(is.anonymous)...)
-	to.add(s.row(row), "% of a core", 100*(is.cpu-was.cpu).Seconds()/is.at.Sub(was.at).Seconds())
+	to.add(s.row(row), bytesOf, is.anonymous...)
+	to.add(s.row(row), cores, (is.cpu-was.cpu).Seconds()/is.at.Sub(was.at).Seconds())
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -21,14 +22,6 @@ const (
 
 	runs = 20 // of rowRuns
 )
-
-var startLines = []line{
-	{row: rowCold, unit: "s"}, {row: rowCold, unit: "CPU s"},
-	{row: rowWarm, unit: "s"}, {row: rowWarm, unit: "CPU s"},
-	{row: rowStop, unit: "s"},
-	{row: rowRun, unit: "s"}, {row: rowRun, unit: "CPU s"},
-	{row: rowRuns, unit: "s"},
-}
 
 // born are the paths that have to answer before a cluster counts as started.
 var born = []string{
@@ -49,40 +42,46 @@ const defaultServiceAccount = "/api/v1/namespaces/default/serviceaccounts/defaul
 
 // start is the command bench start.
 func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	rows := []string{"cold", "warm", "run"}
-	cmp, only := newComparison("start", 5, rows, stdout, stderr)
-	if err := cmp.parse(args, only, rows); err != nil {
+	cmp := newComparison("start", 5, []string{"cold", "warm", "run", "large"}, stdout, stderr)
+	cmp.only = []string{"cold", "warm", "run"} // large takes minutes
+	objects := cmp.flags.Int("objects", 300000, "number of ConfigMaps of 1 KB in the store of -only large")
+	if err := cmp.parse(args); err != nil {
 		return err
 	}
-	cmp.Setting = fmt.Sprintf("from the start of the process until /readyz is ok and every object of a new cluster exists, polled every %v", pollEvery)
-	cmp.lines = startLines
+	cmp.setting = fmt.Sprintf("from the start of the process until /readyz is ok and every object of a new cluster exists, polled every %v", pollEvery)
 	cmp.notes = "etcd + kube-apiserver: without controllers and scheduler, and so without the default ServiceAccount.\n" +
 		"karve run: from an empty directory until the process has ended and nothing of the cluster is left; kubectl is karve's.\n" +
 		"stop: after warm starts, without clients.\n" +
-		"CPU s: the CPU time of all processes until then. It can be compared on a busy machine too.\n"
-	return cmp.run(ctx, cmp.measureStart)
+		"CPU: of all processes until then. It can be compared on a busy machine too.\n"
+	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
+		return cmp.measureStart(ctx, p, dir, s, *objects)
+	})
 }
 
-func (cmp *comparison) measureStart(ctx context.Context, p *peer, dir string, s *sample) error {
+func (cmp *comparison) measureStart(ctx context.Context, p *peer, dir string, s *sample, objects int) error {
 	if cmp.wants("cold") || cmp.wants("warm") {
-		if err := cmp.startOnce(ctx, p, dir, s, rowCold); err != nil {
+		if err := p.startOnce(ctx, dir, s, rowCold); err != nil {
 			return err
 		}
 	}
 	if cmp.wants("warm") {
-		if err := cmp.startOnce(ctx, p, dir, s, rowWarm); err != nil {
+		if err := p.startOnce(ctx, dir, s, rowWarm); err != nil {
 			return err
 		}
 	}
 	if cmp.wants("run") && p.controllers { // etcd + kube-apiserver have no such command
-		return cmp.runOften(ctx, p, dir, s)
+		if err := cmp.runOften(ctx, p, dir, s); err != nil {
+			return err
+		}
+	}
+	if cmp.wants("large") {
+		return cmp.startLarge(ctx, p, filepath.Join(dir, "large"), s, objects)
 	}
 	return nil
 }
 
 // runOften runs karve run a number of times: each starts a cluster for the time of a command.
 func (cmp *comparison) runOften(ctx context.Context, p *peer, dir string, s *sample) error {
-	from := len(s.Figures)
 	began := time.Now()
 	for i := range runs {
 		one := time.Now()
@@ -97,40 +96,42 @@ func (cmp *comparison) runOften(ctx context.Context, p *peer, dir string, s *sam
 			return fmt.Errorf("karve run: printed %q, without %s", out, want)
 		}
 		if i == 0 {
-			s.add(rowRun, "s", time.Since(one).Seconds())
-			s.add(rowRun, "CPU s", (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
+			s.add(rowRun, perOp, time.Since(one).Seconds())
+			s.add(rowRun, cpuPerOp, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
 		}
 	}
-	s.add(rowRuns, "s", time.Since(began).Seconds())
-	cmp.progress(p, s, from)
+	s.add(rowRuns, perOp, time.Since(began).Seconds())
 	return nil
 }
 
 // startOnce starts the control plane and stops it again.
-func (cmp *comparison) startOnce(ctx context.Context, p *peer, dir string, s *sample, row string) error {
-	from := len(s.Figures)
+func (p *peer) startOnce(ctx context.Context, dir string, s *sample, row string) error {
 	c, probe, err := p.startReady(ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer c.kill()
 	defer probe.close()
-	s.add(row, "s", time.Since(c.began).Seconds())
-	cpu, err := c.cpu()
-	if err != nil {
+	if err := c.started(s, row); err != nil {
 		return err
 	}
-	s.add(row, "CPU s", cpu.Seconds())
 	probe.close()
 	stopped, err := c.stop(ctx)
 	if err != nil {
 		return err
 	}
 	if row == rowWarm {
-		s.add(rowStop, "s", stopped.Seconds())
+		s.add(rowStop, perOp, stopped.Seconds())
 	}
-	cmp.progress(p, s, from)
 	return nil
+}
+
+// started adds the time since the start of the processes, and their CPU time.
+func (c *cluster) started(s *sample, row string) error {
+	s.add(row, perOp, time.Since(c.began).Seconds())
+	cpu, err := c.cpu()
+	s.add(row, cpuPerOp, cpu.Seconds())
+	return err
 }
 
 // startReady launches the peer, Karve with these options, and waits until every path of born answers. It leaves no process
@@ -161,6 +162,9 @@ func (p *peer) whileRunning(ctx context.Context, dir string, measure func(*clust
 }
 
 func (p *peer) launchReady(ctx context.Context, dir string, c *cluster) (*prober, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
 	if err := p.launch(ctx, dir, c); err != nil {
 		return nil, err
 	}

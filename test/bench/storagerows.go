@@ -3,9 +3,16 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/karve-k8s/karve/test/bench/load"
 )
@@ -17,9 +24,29 @@ const (
 )
 
 // watchStreams is the number of streams for many watches. An API server has a stream for each
-// resource, which is some dozens. Other clients of etcd open all their watches on one stream,
-// which has a row of its own.
+// resource, which is some dozens.
 const watchStreams = 32
+
+// errConflict says that a key is not at the revision of the benchmark's last write.
+var errConflict = errors.New("key is at another revision")
+
+// storageRows are in the order of the measurement, which is part of the benchmark: when keys are
+// read, they have a history, as in a cluster that has run for a while.
+var storageRows = []struct {
+	only, row string
+	run       func(*storageBench, context.Context) (load.Result, error)
+}{
+	{"create", "create, 16 clients", (*storageBench).create},
+	{"update", "update, 1 client", update(1, 4000)},
+	{"update", "update, 16 clients", update(16, 20000)},
+	{"get", "get, 16 clients", (*storageBench).get},
+	{"list", "list 150 keys, 4 clients", (*storageBench).list},
+	{"list", "list page of 500, 4 clients", (*storageBench).page},
+	{"count", "count, 4 clients", (*storageBench).count},
+	{"watch", "put to watch", fanOut(1, 1000)},
+	{"watch", "fan-out, 50 watchers", fanOut(50, 200)},
+	{"delete", "delete, 16 clients", (*storageBench).remove},
+}
 
 // A storagePlan says how much a round does.
 type storagePlan struct {
@@ -30,16 +57,18 @@ type storagePlan struct {
 
 // A storageBench measures one peer.
 type storageBench struct {
-	store remote
-	plan  storagePlan
+	bench
+	client *kubernetes.Client
+	plan   storagePlan
 
 	keys      []string
 	revisions []int64
 	noise     []byte
+	watches   atomic.Int64 // opened so far
 }
 
-func newStorageBench(store remote, plan storagePlan) *storageBench {
-	b := &storageBench{store: store, plan: plan, keys: make([]string, plan.keys), revisions: make([]int64, plan.keys)}
+func newStorageBench(running bench, client *kubernetes.Client, plan storagePlan) *storageBench {
+	b := &storageBench{bench: running, client: client, plan: plan, keys: make([]string, plan.keys), revisions: make([]int64, plan.keys)}
 	for i := range b.keys {
 		b.keys[i] = fmt.Sprintf("%s%03d/%04d", keyPrefix, i/listKeys, i%listKeys)
 	}
@@ -61,12 +90,16 @@ func (b *storageBench) limits(clients, ops int) load.Limits {
 	return load.Limits{Clients: clients, Ops: max(1, ops/b.plan.part), Most: b.plan.most}
 }
 
+// put writes a key from the revision of its last write; a new key has none.
 func (b *storageBench) put(ctx context.Context, key, n int) error {
-	revision, err := b.store.put(ctx, b.keys[key], b.value(n), b.revisions[key])
+	resp, err := b.client.OptimisticPut(ctx, b.keys[key], b.value(n), b.revisions[key], kubernetes.PutOptions{GetOnFailure: b.revisions[key] != 0})
+	if err == nil && !resp.Succeeded {
+		err = errConflict
+	}
 	if err != nil {
 		return err
 	}
-	b.revisions[key] = revision
+	b.revisions[key] = resp.Revision
 	return nil
 }
 
@@ -92,16 +125,19 @@ func update(clients, ops int) func(*storageBench, context.Context) (load.Result,
 
 func (b *storageBench) get(ctx context.Context) (load.Result, error) {
 	return load.Drive(ctx, b.limits(16, 200000), func(ctx context.Context, _, _, i int) error {
-		found, err := b.store.get(ctx, b.keys[i*7%len(b.keys)])
-		return load.Expect(found, 1, err)
+		resp, err := b.client.Kubernetes.Get(ctx, b.keys[i*7%len(b.keys)], kubernetes.GetOptions{})
+		if err == nil && resp.KV == nil {
+			err = fmt.Errorf("%w: a key is missing", load.ErrWrong)
+		}
+		return err
 	})
 }
 
 func (b *storageBench) list(ctx context.Context) (load.Result, error) {
 	directories := len(b.keys) / listKeys
 	return load.Drive(ctx, b.limits(4, 40000), func(ctx context.Context, _, _, i int) error {
-		found, err := b.store.list(ctx, fmt.Sprintf("%s%03d/", keyPrefix, i%directories), "", 0)
-		return load.Expect(found, listKeys, err)
+		resp, err := b.client.List(ctx, fmt.Sprintf("%s%03d/", keyPrefix, i%directories), kubernetes.ListOptions{})
+		return load.Expect(len(resp.Kvs), listKeys, err)
 	})
 }
 
@@ -109,31 +145,21 @@ func (b *storageBench) page(ctx context.Context) (load.Result, error) {
 	return load.Drive(ctx, b.limits(4, 20000), func(ctx context.Context, _, _, i int) error {
 		// Any page but the last ones, which are shorter.
 		from := b.keys[i*listKeys%(len(b.keys)-pageKeys)]
-		found, err := b.store.list(ctx, keyPrefix, from, pageKeys)
-		return load.Expect(found, pageKeys, err)
-	})
-}
-
-func (b *storageBench) first(ctx context.Context) (load.Result, error) {
-	return load.Drive(ctx, b.limits(4, 200000), func(ctx context.Context, _, _, _ int) error {
-		found, err := b.store.list(ctx, keyPrefix, "", 1)
-		return load.Expect(found, 1, err)
+		resp, err := b.client.List(ctx, keyPrefix, kubernetes.ListOptions{Limit: pageKeys, Continue: from})
+		return load.Expect(len(resp.Kvs), pageKeys, err)
 	})
 }
 
 func (b *storageBench) count(ctx context.Context) (load.Result, error) {
 	return load.Drive(ctx, b.limits(4, 200000), func(ctx context.Context, _, _, _ int) error {
-		found, err := b.store.count(ctx, keyPrefix)
+		found, err := b.client.Count(ctx, keyPrefix, kubernetes.CountOptions{})
 		return load.Expect(int(found), len(b.keys), err)
 	})
 }
 
-func fanOut(watchers, puts, streams int) func(*storageBench, context.Context) (load.Result, error) {
+func fanOut(watchers, puts int) func(*storageBench, context.Context) (load.Result, error) {
 	return func(b *storageBench, ctx context.Context) (load.Result, error) {
-		open := func(ctx context.Context) (func() ([]int64, error), error) {
-			return b.store.watch(ctx, keyPrefix, streams)
-		}
-		return load.FanOut(ctx, open, watchers, max(1, puts/b.plan.part), b.plan.most, func(ctx context.Context, n int) (int64, error) {
+		return load.FanOut(ctx, b.watch, watchers, max(1, puts/b.plan.part), b.plan.most, func(ctx context.Context, n int) (int64, error) {
 			key := n % len(b.keys)
 			err := b.put(ctx, key, n)
 			return b.revisions[key], err
@@ -141,8 +167,46 @@ func fanOut(watchers, puts, streams int) func(*storageBench, context.Context) (l
 	}
 }
 
+// watch is a load.Watch, from a revision, as the API server does it. It is open when it returns.
+func (b *storageBench) watch(ctx context.Context) (func() ([]int64, error), error) {
+	now, err := b.revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The client opens a stream for each set of metadata.
+	ctx = metadata.AppendToOutgoingContext(ctx, "bench-stream", strconv.FormatInt(b.watches.Add(1)%watchStreams, 10))
+	ch := b.client.Watch(ctx, keyPrefix, clientv3.WithPrefix(), clientv3.WithRev(now+1), clientv3.WithCreatedNotify())
+	next := func() ([]int64, error) {
+		resp, ok := <-ch
+		if !ok {
+			return nil, fmt.Errorf("watch ended: %w", context.Cause(ctx))
+		}
+		revisions := make([]int64, len(resp.Events))
+		for i, event := range resp.Events {
+			revisions[i] = event.Kv.ModRevision
+		}
+		return revisions, resp.Err()
+	}
+	if _, err := next(); err != nil { // the response that the watch is open
+		return nil, err
+	}
+	return next, nil
+}
+
+func (b *storageBench) revision(ctx context.Context) (int64, error) {
+	resp, err := b.client.KV.Get(ctx, keyPrefix, clientv3.WithPrefix(), clientv3.WithLimit(1))
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
 func (b *storageBench) remove(ctx context.Context) (load.Result, error) {
 	return load.Drive(ctx, load.Limits{Clients: 16, Ops: len(b.keys), Most: mostCreate}, func(ctx context.Context, _, _, i int) error {
-		return b.store.remove(ctx, b.keys[i], b.revisions[i])
+		resp, err := b.client.OptimisticDelete(ctx, b.keys[i], b.revisions[i], kubernetes.DeleteOptions{GetOnFailure: true})
+		if err == nil && !resp.Succeeded {
+			err = errConflict
+		}
+		return err
 	})
 }

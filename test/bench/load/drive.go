@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// A Result is what was measured of one row. Times are in milliseconds.
+// A Result is what was measured of one row.
 type Result struct {
 	Ops       int
 	PerSecond float64
-	P50       float64
-	P99       float64
+	P50, P99  time.Duration
 }
 
 // Limits say how many clients there are, and when they end: each waits for an answer before
@@ -71,21 +70,18 @@ func Summarise(took []time.Duration, elapsed time.Duration) Result {
 	return Result{
 		Ops:       len(took),
 		PerSecond: float64(len(took)) / elapsed.Seconds(),
-		P50:       Milliseconds(Quantile(took, 0.50)),
-		P99:       Milliseconds(Quantile(took, 0.99)),
+		P50:       quantile(took, 0.50),
+		P99:       quantile(took, 0.99),
 	}
 }
 
-// Quantile is the nearest-rank quantile of sorted values. It is 0 without any.
-func Quantile(sorted []time.Duration, q float64) time.Duration {
+// quantile is the nearest-rank quantile of sorted values. It is 0 without any.
+func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
-
-// Milliseconds is a duration in milliseconds.
-func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // ErrWrong is the error of a peer that gives a wrong answer, so that its speed means nothing.
 var ErrWrong = errors.New("wrong answer")

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,29 +11,28 @@ import (
 	"github.com/karve-k8s/karve/test/bench/load"
 )
 
-// ProbeDisk measures how long an append of 1 KB takes until it is on the disk, in milliseconds. A
-// durable write of one client cannot be faster.
-func ProbeDisk(dir string) (p50, p99 float64, err error) {
+// probeDisk measures how long an append of 1 KB takes until it is on the disk. A durable write of one client cannot
+// be faster.
+func probeDisk(dir string) (load.Result, error) {
 	f, err := os.CreateTemp(dir, "probe-")
 	if err != nil {
-		return 0, 0, err
+		return load.Result{}, err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
 	took := make([]time.Duration, 200)
-	block := make([]byte, 1024)
+	block, first := make([]byte, 1024), time.Now()
 	for i := range took {
 		began := time.Now()
 		if _, err := f.Write(block); err != nil {
-			return 0, 0, err
+			return load.Result{}, err
 		}
 		if err := unix.Fdatasync(int(f.Fd())); err != nil {
-			return 0, 0, fmt.Errorf("sync probe: %w", err)
+			return load.Result{}, fmt.Errorf("sync probe: %w", err)
 		}
 		took[i] = time.Since(began)
 	}
-	slices.Sort(took)
-	return load.Milliseconds(load.Quantile(took, 0.50)), load.Milliseconds(load.Quantile(took, 0.99)), nil
+	return load.Summarise(took, time.Since(first)), nil
 }
 
 // WorkDir makes a directory on a disk, below dir or in the directory for temporary files.

@@ -61,12 +61,12 @@ func Describe(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p50, p99, err := ProbeDisk(dir)
+	sync, err := probeDisk(dir)
 	if err != nil {
 		return "", fmt.Errorf("probe disk: %w", err)
 	}
-	return fmt.Sprintf("%d cores (%s), %.1f GB, %s, %s/%s; an append of 1 KB is durable in %.3g ms (p99 %.3g ms)",
-		runtime.NumCPU(), Processor(), float64(*memory.MemTotalBytes)/1e9, runtime.Version(), runtime.GOOS, runtime.GOARCH, p50, p99), nil
+	return fmt.Sprintf("%d cores (%s), %.1f GB, %s, %s/%s; an append of 1 KB is durable in %v (p99 %v)",
+		runtime.NumCPU(), Processor(), float64(*memory.MemTotalBytes)/1e9, runtime.Version(), runtime.GOOS, runtime.GOARCH, sync.P50, sync.P99), nil
 }
 
 // Processor is the name of this machine's Processor.

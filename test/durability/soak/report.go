@@ -9,8 +9,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/karve-k8s/karve/test/bench/report"
 )
 
 // logLines are counted in the server's log.
@@ -38,8 +36,8 @@ func (s *soak) report(w io.Writer, log *os.File) error {
 		}
 		if len(values) > 1 {
 			slices.Sort(values)
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%+.3g\t\n", strings.TrimSpace(c.name+" "+c.unit),
-				report.Number(values[0]), report.Number(report.Median(values)), report.Number(values[len(values)-1]), slope(points))
+			fmt.Fprintf(t, "%s\t%.4g\t%.4g\t%.4g\t%+.3g\t\n", strings.TrimSpace(c.name+" "+c.unit),
+				values[0], values[len(values)/2], values[len(values)-1], slope(points))
 		}
 	}
 	fmt.Fprintln(t)

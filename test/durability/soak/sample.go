@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/karve-k8s/karve/test/bench/machine"
-	"github.com/karve-k8s/karve/test/bench/report"
 	"github.com/karve-k8s/karve/test/durability"
 )
 
@@ -65,9 +67,11 @@ func (s *soak) look(ctx context.Context, api *durability.API, into map[string]fl
 		{"goroutines", "go_goroutines", 1},
 		{"open files", "process_open_fds", 1},
 	} {
-		value, err := report.Metric(page, m.metric)
+		_, text, _ := strings.Cut("\n"+string(page), "\n"+m.metric+" ")
+		text, _, _ = strings.Cut(text, "\n")
+		value, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return err
+			return fmt.Errorf("metric %s: %w", m.metric, err)
 		}
 		into[m.column] = value / m.unit
 	}
