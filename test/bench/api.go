@@ -22,7 +22,7 @@ const (
 	rowGet        = "get, 32 clients"
 	rowList       = "list 2,000, 4 clients"
 	rowWatch      = "update → watch event"
-	rowMemoryNow  = "memory after 2,000 objects, 10,000 writes"
+	rowMemoryNow  = "memory after these writes"
 	rowMemoryPeak = "memory, peak"
 )
 

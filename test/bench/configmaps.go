@@ -23,67 +23,32 @@ const (
 	mostCreate = time.Minute
 )
 
-// configMaps measures the rows that need no controllers.
+// An apiRow is a row of -only.
+type apiRow struct {
+	only, row string
+	run       func(context.Context) (load.Result, error)
+}
+
+// rows measures those rows that are wanted.
+func (b *apiBench) rows(ctx context.Context, rows ...apiRow) error {
+	for _, r := range rows {
+		if b.wants(r.only) {
+			if err := b.row(ctx, r.row, r.run); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// configMaps measures the rows that need no controllers. The rows on objects that stay come first; create and delete
+// are measured on objects of their own, when the server is warm.
 func (b *apiBench) configMaps(ctx context.Context) error {
 	if b.wants("update") || b.wants("watch") || b.wants("get") || b.wants("list") {
 		if err := b.onObjects(ctx); err != nil {
 			return err
 		}
 	}
-	return b.createAndDelete(ctx)
-}
-
-// onObjects measures the rows on objects that stay.
-func (b *apiBench) onObjects(ctx context.Context) error {
-	peak := b.cluster.sampleMemory(ctx, 20*time.Millisecond)
-	defer peak()
-	kept, err := b.fill(ctx)
-	if err != nil {
-		return err
-	}
-	if b.wants("update") {
-		err := b.row(ctx, rowUpdate, func(ctx context.Context) (load.Result, error) { return kept.update(ctx, b.plan.updates) })
-		if err != nil {
-			return err
-		}
-	}
-	if b.wants("watch") {
-		err := b.row(ctx, rowWatch, func(ctx context.Context) (load.Result, error) {
-			return load.FanOut(ctx, kept.watch, 1, b.plan.events, b.plan.most, kept.put)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if b.wants("update") && b.wants("watch") {
-		if err := b.memory(peak()); err != nil {
-			return err
-		}
-	}
-	if b.wants("get") {
-		if err := b.row(ctx, rowGet, kept.get); err != nil {
-			return err
-		}
-	}
-	if b.wants("list") {
-		return b.row(ctx, rowList, kept.list)
-	}
-	return nil
-}
-
-// fill creates the objects that exist while the rows are measured. The TLS handshakes, and all that a server
-// postpones until it is ready, belong to its row.
-func (b *apiBench) fill(ctx context.Context) (*objects, error) {
-	o, err := b.newObjects(ctx, "bench", b.plan.objects)
-	if err != nil {
-		return nil, err
-	}
-	return o, b.row(ctx, rowFirst, o.create)
-}
-
-// createAndDelete measures these two rows on objects of their own. The server is warm by then,
-// and the other objects exist.
-func (b *apiBench) createAndDelete(ctx context.Context) error {
 	if !b.wants("create") && !b.wants("delete") {
 		return nil
 	}
@@ -94,21 +59,38 @@ func (b *apiBench) createAndDelete(ctx context.Context) error {
 	if err := b.row(ctx, rowCreate, o.create); err != nil {
 		return err
 	}
-	if b.wants("delete") {
-		return b.row(ctx, rowDelete, o.remove)
-	}
-	return nil
+	return b.rows(ctx, apiRow{"delete", rowDelete, o.remove})
 }
 
-// memory adds the memory of the processes, now and at its peak.
-func (b *apiBench) memory(peak float64) error {
-	now, err := b.cluster.each(machine.AnonymousMemory)
+// onObjects measures the rows on objects that stay.
+func (b *apiBench) onObjects(ctx context.Context) error {
+	peak := b.cluster.sampleMemory(ctx, 20*time.Millisecond)
+	defer peak()
+	kept, err := b.fill(ctx)
 	if err != nil {
 		return err
 	}
-	b.sample.add(rowMemoryNow, bytesOf, now...)
-	b.sample.add(rowMemoryPeak, bytesOf, max(peak, sum(now)))
-	return nil
+	err = b.rows(ctx, apiRow{"update", rowUpdate, kept.update}, apiRow{"watch", rowWatch, func(ctx context.Context) (load.Result, error) {
+		return load.FanOut(ctx, kept.watch, 1, b.plan.events, b.plan.most, kept.put)
+	}})
+	if err == nil && b.wants("update") && b.wants("watch") {
+		b.sample.add(rowMemoryPeak, bytesOf, peak())
+		err = b.cluster.memory(b.sample, rowMemoryNow, machine.AnonymousMemory)
+	}
+	if err != nil {
+		return err
+	}
+	return b.rows(ctx, apiRow{"get", rowGet, kept.get}, apiRow{"list", rowList, kept.list})
+}
+
+// fill creates the objects that exist while the rows are measured. The TLS handshakes, and all that a server
+// postpones until it is ready, belong to its row.
+func (b *apiBench) fill(ctx context.Context) (*objects, error) {
+	o, err := b.newObjects(ctx, "bench", b.plan.objects)
+	if err != nil {
+		return nil, err
+	}
+	return o, b.row(ctx, rowFirst, o.create)
 }
 
 // objects are the ConfigMaps of a namespace.
@@ -156,9 +138,9 @@ func (o *objects) change(ctx context.Context, worker, i, n int) error {
 	return nil
 }
 
-func (o *objects) update(ctx context.Context, n int) (load.Result, error) {
+func (o *objects) update(ctx context.Context) (load.Result, error) {
 	own := len(o.all) / apiClients // no two clients write the same object
-	return load.Drive(ctx, load.Limits{Clients: apiClients, Ops: n, Most: mostCreate}, func(ctx context.Context, worker, k, i int) error {
+	return load.Drive(ctx, load.Limits{Clients: apiClients, Ops: o.bench.plan.updates, Most: mostCreate}, func(ctx context.Context, worker, k, i int) error {
 		return o.change(ctx, worker, worker+apiClients*(k%own), i+len(o.all))
 	})
 }

@@ -37,74 +37,35 @@ type crd struct {
 	body []byte // in JSON, as kubectl sends it
 }
 
-func moduleNames() string {
-	var names []string
-	for _, m := range crdModules {
-		names = append(names, m.module)
-	}
-	return strings.Join(names, " and ")
-}
-
 // readCRDs downloads the modules, and returns their CustomResourceDefinitions.
-func readCRDs(ctx context.Context) ([]crd, error) {
-	var all []crd
+func readCRDs(ctx context.Context) (all []crd, err error) {
 	for _, m := range crdModules {
-		dir, err := moduleDir(ctx, m.module)
+		answer, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", m.module).Output()
+		var module struct{ Dir, Error string }
+		if err := errors.Join(json.Unmarshal(answer, &module), err); err != nil {
+			return nil, fmt.Errorf("go mod download %s: %s: %w", m.module, module.Error, err)
+		}
+		err = filepath.WalkDir(filepath.Join(module.Dir, m.dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".yaml" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			var c crd
+			c.body, err = yaml.YAMLToJSON(text)
+			if err = errors.Join(err, json.Unmarshal(c.body, &c)); err != nil || c.Spec.Names.Kind == "" {
+				return fmt.Errorf("%s is no CustomResourceDefinition: %v", path, err)
+			}
+			all = append(all, c)
+			return nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		of, err := crdsIn(filepath.Join(dir, m.dir))
-		if err != nil {
-			return nil, fmt.Errorf("read the CustomResourceDefinitions of %s: %w", m.module, err)
-		}
-		all = append(all, of...)
 	}
 	return all, nil
-}
-
-// moduleDir downloads a module into Go's module cache, and returns its directory there.
-func moduleDir(ctx context.Context, module string) (string, error) {
-	var stdout bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	cmd.Stdout = &stdout
-	failed := cmd.Run()
-	var answer struct{ Dir, Error string }
-	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil {
-		return "", fmt.Errorf("go mod download %s: %w", module, errors.Join(failed, err))
-	}
-	if answer.Error != "" || failed != nil {
-		return "", fmt.Errorf("go mod download %s: %s: %w", module, answer.Error, failed)
-	}
-	return answer.Dir, nil
-}
-
-// crdsIn reads every YAML file below dir.
-func crdsIn(dir string) (all []crd, err error) {
-	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(path) != ".yaml" {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		var c crd
-		if c.body, err = yaml.YAMLToJSON(text); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		if err := json.Unmarshal(c.body, &c); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		if c.Metadata.Name == "" || c.Spec.Names.Kind == "" {
-			return fmt.Errorf("%s is no CustomResourceDefinition", path)
-		}
-		all = append(all, c)
-		return nil
-	})
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("there is none in %s", dir)
-	}
-	return all, err
 }
 
 // contains returns an error that names a kind of the CustomResourceDefinitions which a document does not

@@ -36,7 +36,7 @@ func crds(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		size += len(c.body)
 	}
 	cmp.setting = fmt.Sprintf("%d CustomResourceDefinitions, %.1f MB of JSON, applied on the server one after the other; settled: after %v without clients", len(all), float64(size)/1e6, *settle)
-	cmp.notes = "CRDs: those of " + moduleNames() + ".\nCPU: the CPU time of all processes. etcd + kube-apiserver: without controllers, which watch every kind.\n"
+	cmp.notes = "CRDs: those of crossplane and kyverno.\nCPU: the CPU time of all processes. etcd + kube-apiserver: without controllers, which watch every kind.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
 		return p.whileRunning(ctx, dir, func(c *cluster, probe *prober) error {
 			b := &crdBench{bench{cmp, c, p, s, probe}, all, *settle}
@@ -107,12 +107,12 @@ func (b *crdBench) settled(ctx context.Context, row string) error {
 func (b *crdBench) apply(ctx context.Context) error {
 	for _, c := range b.crds {
 		path := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + c.Metadata.Name + "?fieldManager=bench&force=true&fieldValidation=Strict"
-		if _, err := b.probe.send(ctx, http.MethodPatch, path, c.body, http.Header{"Content-Type": {"application/apply-patch+yaml"}}); err != nil {
+		if _, err := b.probe.do(ctx, http.MethodPatch, path, c.body, "Content-Type", "application/apply-patch+yaml"); err != nil {
 			return err
 		}
 	}
 	return b.cluster.poll(ctx, func() error {
-		answer, err := b.probe.send(ctx, http.MethodGet, "/apis", nil, http.Header{"Accept": {"application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList"}})
+		answer, err := b.probe.do(ctx, http.MethodGet, "/apis", nil, "Accept", "application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList")
 		if err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (b *crdBench) apply(ctx context.Context) error {
 // openAPIv2 waits until the document has all kinds. It asks for protobuf, as client-go does.
 func (b *crdBench) openAPIv2(ctx context.Context) error {
 	return b.cluster.poll(ctx, func() error {
-		answer, err := b.probe.send(ctx, http.MethodGet, "/openapi/v2", nil, http.Header{"Accept": {"application/com.github.proto-openapi.spec.v2@v1.0+protobuf"}})
+		answer, err := b.probe.do(ctx, http.MethodGet, "/openapi/v2", nil, "Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
 		if err != nil {
 			return err
 		}

@@ -137,10 +137,15 @@ func (c *cluster) stop(ctx context.Context) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-// kill ends every process with SIGKILL.
+// kill ends every process with SIGKILL, and removes their control group.
 func (c *cluster) kill() {
 	for _, d := range c.daemons {
 		_ = d.Kill() // it may have ended
+	}
+	if c.group != nil {
+		if err := c.group.Remove(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
 	}
 }
 

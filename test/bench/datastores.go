@@ -2,18 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/test/bench/machine"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // What a round of the comparison of datastores does: less than one of api, because there are five of them.
@@ -71,7 +69,7 @@ func datastores(ctx context.Context, args []string, stdout, stderr io.Writer) er
 		plan = datastoresQuick
 	}
 	cmp.setting = "one karve; ConfigMaps of 1 KB; client-go with protobuf, 32 connections, no rate limit, on the same cores, as is the datastore with its defaults, which include fsync"
-	cmp.notes = "server-, client-, datastore-CPU: of one operation. A start is with everything a new cluster has; stop: after a warm start, without clients.\n"
+	cmp.notes = "server-, client-CPU: of one operation. A start is with everything a new cluster has; stop: after a warm start, without clients.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
 		if cmp.wants("start") {
 			for _, row := range []string{rowCold, rowWarm} {
@@ -109,37 +107,23 @@ func (d *userDatabase) start(ctx context.Context) error {
 	if err := d.control(ctx, "start"); err != nil || !d.external() || !strings.HasPrefix(d.endpoint, "http") {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for member := range strings.SplitSeq(d.endpoint, ",") {
-		for {
-			err := healthy(ctx, member)
-			if err == nil {
-				break
+	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, startTimeout, true, func(ctx context.Context) (bool, error) {
+		for member := range strings.SplitSeq(d.endpoint, ",") {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, member+"/health", nil)
+			if err != nil {
+				return false, err
 			}
-			if pause(ctx, 50*time.Millisecond) != nil {
-				return fmt.Errorf("%s does not answer: %w", d.title, err)
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return false, nil
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return false, nil
 			}
 		}
-	}
-	return nil
-}
-
-// healthy asks a member of an etcd, which reads with a quorum to answer.
-func healthy(ctx context.Context, member string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, member+"/health", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return errors.New(resp.Status)
-	}
-	return nil
+		return true, nil
+	})
 }
 
 // stop ends the processes.
@@ -156,23 +140,4 @@ func (d *userDatabase) control(ctx context.Context, verb string) error {
 		}
 	}
 	return nil
-}
-
-// cpu is the CPU time that the processes have used.
-func (d *userDatabase) cpu() (total time.Duration) {
-	if !d.external() {
-		return 0
-	}
-	for _, program := range d.controls {
-		out, err := exec.Command(program, "pids").Output()
-		if err != nil {
-			continue
-		}
-		for _, field := range strings.Fields(string(out)) {
-			if pid, err := strconv.Atoi(field); err == nil {
-				total += machine.TimeWithChildren(pid)
-			}
-		}
-	}
-	return total
 }

@@ -19,16 +19,15 @@ import (
 
 // Units of Go's benchmark format (https://go.dev/design/14313-benchmark-format), which benchstat reads.
 const (
-	perOp        = "sec/op"
-	cpuPerOp     = "CPU-sec/op"
-	perSecond    = "op/sec"
-	p50          = "p50-sec"
-	p99          = "p99-sec"
-	serverCPU    = "server-CPU-sec/op"
-	clientCPU    = "client-CPU-sec/op"
-	datastoreCPU = "datastore-CPU-sec/op"
-	bytesOf      = "B"
-	cores        = "cores"
+	perOp     = "sec/op"
+	cpuPerOp  = "CPU-sec/op"
+	perSecond = "op/sec"
+	p50       = "p50-sec"
+	p99       = "p99-sec"
+	serverCPU = "server-CPU-sec/op"
+	clientCPU = "client-CPU-sec/op"
+	bytesOf   = "B"
+	cores     = "cores"
 )
 
 // quiet is the part of the machine that other processes may use without a remark.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"time"
 
 	"github.com/karve-k8s/karve/test/bench/machine"
@@ -13,7 +12,7 @@ import (
 
 // footprint is the command bench footprint.
 func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	cmp := newComparison("footprint", 1, []string{"idle", "group", "binary"}, stdout, stderr)
+	cmp := newComparison("footprint", 1, []string{"idle", "binary"}, stdout, stderr)
 	settle := cmp.flags.Duration("settle", 40*time.Second, "how long after its start a control plane is measured")
 	window := cmp.flags.Duration("window", time.Minute, "how long it is measured")
 	if err := cmp.parse(args); err != nil {
@@ -22,20 +21,14 @@ func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	if *settle < 0 || *window <= 0 {
 		return fmt.Errorf("-settle is %v and -window is %v, want at least 0 and more than 0", *settle, *window)
 	}
-	cmp.setting = fmt.Sprintf("a new control plane without clients; idle: for %v, %v after its start; control groups in steps of %d MiB", *window, *settle, groupStep)
-	cmp.notes = "peak: RssAnon, every 100 ms. group: ready within a minute, and for a minute; no swap. The programs' own files are in the page cache\n" +
-		"before and do not count; what the programs write, their anonymous memory and the kernel's do. It needs root.\n"
+	cmp.setting = fmt.Sprintf("a new control plane without clients; idle: for %v, %v after its start", *window, *settle)
+	cmp.notes = "peak: RssAnon, every 100 ms.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) (err error) {
 		if cmp.wants("idle") {
-			err := p.whileRunning(ctx, filepath.Join(dir, "idle"), func(c *cluster, probe *prober) error {
+			err := p.whileRunning(ctx, dir, func(c *cluster, probe *prober) error {
 				return c.measureIdle(ctx, probe, s, *settle, *window)
 			})
 			if err != nil {
-				return err
-			}
-		}
-		if cmp.wants("group") {
-			if err := cmp.smallestGroup(ctx, p, dir, s); err != nil {
 				return err
 			}
 		}

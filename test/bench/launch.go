@@ -25,6 +25,7 @@ type peer struct {
 	// controllers says that it has controllers and a scheduler.
 	controllers bool
 	binaries    []string      // in the order of the processes
+	group       int64         // MiB of a control group for them; 0: none
 	database    *userDatabase // of Karve; nil: the built-in datastore
 	// launch starts the processes on a data directory, which may have the state of an earlier
 	// start, and adds them to c. It does not wait until they are ready.

@@ -19,7 +19,7 @@ const usage = `usage: scripts/bench storage|start|footprint|api|datastores|crds|
 
 storage    the datastore on a socket, beside etcd
 start      start and stop, beside etcd + kube-apiserver; -only large: with 300,000 objects, from a cold page cache
-footprint  memory, CPU, writes and size of an idle control plane, and the smallest control group for it
+footprint  memory, CPU, writes and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers react
 datastores Karve on its built-in datastore, PostgreSQL, MariaDB, one etcd and three

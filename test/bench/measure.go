@@ -27,7 +27,6 @@ func (b *bench) row(ctx context.Context, name string, run func(context.Context) 
 	if err != nil {
 		return err
 	}
-	datastore := b.peer.database.cpu()
 	profiled := b.profile(ctx, name)
 	res, err := run(ctx)
 	if err != nil {
@@ -48,9 +47,6 @@ func (b *bench) row(ctx context.Context, name string, run func(context.Context) 
 	b.sample.add(name, p50, res.P50.Seconds())
 	b.sample.add(name, p99, res.P99.Seconds())
 	b.sample.add(name, serverCPU, each(serverAfter-server))
-	if b.peer.database.external() {
-		b.sample.add(name, datastoreCPU, each(b.peer.database.cpu()-datastore))
-	}
 	b.sample.add(name, clientCPU, each(clientAfter-client))
 	return nil
 }

@@ -90,23 +90,19 @@ func (c *cluster) poll(ctx context.Context, ask func() error) error {
 	}
 }
 
-// do sends one request and returns the body of the response. A response other than a 2xx is an
-// error.
-func (p *prober) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	header := http.Header{}
-	if body != nil {
-		header.Set("Content-Type", "application/json")
-	}
-	return p.send(ctx, method, path, body, header)
-}
-
-// send is do with a header.
-func (p *prober) send(ctx context.Context, method, path string, body []byte, header http.Header) ([]byte, error) {
+// do sends one request, of JSON unless a header says otherwise, and returns the body of the response. A response other
+// than a 2xx is an error. header is the name of one header and its value.
+func (p *prober) do(ctx context.Context, method, path string, body []byte, header ...string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header = header
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if len(header) == 2 {
+		req.Header.Set(header[0], header[1])
+	}
 	resp, err := p.client.Do(req)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
@@ -63,6 +67,8 @@ type simulated struct {
 
 	cluster *cluster
 	probe   *prober
+	http    *http.Client
+	client  kubernetes.Interface // on http
 }
 
 // row is the name of a row for these nodes.
@@ -79,6 +85,12 @@ func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample
 	}
 	defer s.cluster.kill()
 	defer s.probe.close()
+	if s.http, err = rest.HTTPClientFor(s.cluster.config()); err != nil {
+		return err
+	}
+	if s.client, err = kubernetes.NewForConfigAndClient(s.cluster.config(), s.http); err != nil {
+		return err
+	}
 	if err := s.wait(ctx, s.nodesReady); err != nil {
 		return err
 	}
@@ -122,31 +134,18 @@ func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample
 // wait calls done twice a second until it reports true. More often would cost the server
 // CPU time.
 func (s *simulated) wait(ctx context.Context, done func() (bool, error)) error {
-	for deadline := time.Now().Add(mostSimulated); ; {
-		ok, err := done()
-		if err != nil || ok {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("not done after %v", mostSimulated)
-		}
+	return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, mostSimulated, true, func(context.Context) (bool, error) {
 		if err := s.cluster.failed(); err != nil {
-			return err
+			return false, err
 		}
-		if err := pause(ctx, 500*time.Millisecond); err != nil {
-			return err
-		}
-	}
+		return done()
+	})
 }
 
 // nodesReady reports whether all nodes exist and the scheduler can use them.
 func (s *simulated) nodesReady() (bool, error) {
-	var list struct {
-		Items []struct {
-			Spec struct{ Taints []any }
-		}
-	}
-	if err := s.list("/api/v1/nodes", &list); err != nil {
+	list, err := s.client.CoreV1().Nodes().List(context.Background(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
 		return false, err
 	}
 	ready := 0
@@ -160,27 +159,15 @@ func (s *simulated) nodesReady() (bool, error) {
 
 // available reports whether all Pods of all Deployments are available.
 func (s *simulated) available() (bool, error) {
-	var list struct {
-		Items []struct {
-			Status struct{ AvailableReplicas int }
-		}
-	}
-	if err := s.list("/apis/apps/v1/namespaces/bench/deployments", &list); err != nil {
+	list, err := s.client.AppsV1().Deployments("bench").List(context.Background(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
 		return false, err
 	}
 	total := 0
 	for _, d := range list.Items {
-		total += d.Status.AvailableReplicas
+		total += int(d.Status.AvailableReplicas)
 	}
 	return total == s.pods, nil
-}
-
-func (s *simulated) list(path string, into any) error {
-	answer, err := s.probe.do(context.Background(), http.MethodGet, path+"?resourceVersion=0", nil)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(answer, into)
 }
 
 func (s *simulated) create(ctx context.Context) error {
@@ -201,6 +188,7 @@ func (s *simulated) create(ctx context.Context) error {
 // idle measures the memory and the CPU time of the cluster without clients.
 func (s *simulated) idle(ctx context.Context, to *sample, row string) error {
 	s.probe.close()
+	s.http.CloseIdleConnections()
 	if err := pause(ctx, s.settle); err != nil {
 		return err
 	}

@@ -41,8 +41,8 @@ func WorkDir(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make work directory: %w", err)
 	}
-	volatile, err := inMemory(work)
-	if err == nil && volatile {
+	var st unix.Statfs_t
+	if err = unix.Statfs(work, &st); err == nil && (st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC) {
 		err = fmt.Errorf("%s is not on a disk, so a sync costs nothing there: choose another directory with -dir", filepath.Dir(work))
 	}
 	if err != nil {
@@ -50,13 +50,4 @@ func WorkDir(dir string) (string, error) {
 		return "", err
 	}
 	return work, nil
-}
-
-// inMemory reports whether a directory is on a file system in memory.
-func inMemory(dir string) (bool, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return false, fmt.Errorf("read file system of %s: %w", dir, err)
-	}
-	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC, nil
 }

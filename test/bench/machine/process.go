@@ -115,17 +115,3 @@ func OwnTime() (total time.Duration) {
 	}
 	return total
 }
-
-// TimeWithChildren is the CPU time of a process and of the children that it has waited for, in hundredths of a second; 0 if it
-// is gone.
-func TimeWithChildren(pid int) time.Duration {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0
-	}
-	s, err := p.Stat()
-	if err != nil {
-		return 0
-	}
-	return time.Duration(int(s.UTime)+int(s.STime)+s.CUTime+s.CSTime) * (time.Second / 100) // USER_HZ is 100 everywhere
-}
