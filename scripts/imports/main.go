@@ -4,11 +4,7 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,24 +79,17 @@ var banned = map[string]string{
 	"github.com/minio/minio-go/v7":    "kine's t4 driver is not used",
 }
 
-// standIns are our directories that take the place of a banned package.
-var standIns = map[string]string{"go.etcd.io/etcd/server/v3/embed": "kine/external/etcdserver/embed"}
+// standIn is our directory that takes the place of a banned package.
+const standIn = "/kine/external/etcdserver/embed"
 
 type pkg struct {
 	ImportPath string
 	Dir        string
 	Imports    []string
-	Standard   bool
-}
-
-// isStandIn tells whether p is a stand-in and not the package itself.
-func (p pkg) isStandIn() bool {
-	dir, ok := standIns[p.ImportPath]
-	return ok && strings.HasSuffix(filepath.ToSlash(p.Dir), "/"+dir)
 }
 
 func main() {
-	packages, err := list("-deps", "./...")
+	packages, err := list()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "imports:", err)
 		os.Exit(1)
@@ -118,7 +107,7 @@ func main() {
 func check(packages []pkg) []string {
 	var wrong []string
 	for _, p := range packages {
-		if reason, ok := banned[p.ImportPath]; ok && !p.isStandIn() {
+		if reason, ok := banned[p.ImportPath]; ok && !strings.HasSuffix(filepath.ToSlash(p.Dir), standIn) {
 			wrong = append(wrong, fmt.Sprintf("%s is linked in: %s", p.ImportPath, reason))
 		}
 		name, ours := relative(p.ImportPath)
@@ -184,23 +173,15 @@ func relative(path string) (string, bool) {
 	return strings.CutPrefix(path, module+"/")
 }
 
-func list(args ...string) ([]pkg, error) {
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Imports,Standard"}, args...)...)
+// list returns the packages of the program, and those that they import.
+func list() (all []pkg, err error) {
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}\t{{.Dir}}\t{{join .Imports \" \"}}", "./...")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		return nil, err
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		all = append(all, pkg{fields[0], fields[1], strings.Fields(fields[2])})
 	}
-	var all []pkg
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p pkg
-		switch err := d.Decode(&p); {
-		case errors.Is(err, io.EOF):
-			return all, nil
-		case err != nil:
-			return nil, err
-		}
-		all = append(all, p)
-	}
+	return all, err
 }
