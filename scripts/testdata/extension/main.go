@@ -12,9 +12,6 @@ import (
 	"log"
 	"net/http"
 	"os"
-
-	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func main() {
@@ -35,29 +32,19 @@ func pod(node string) http.Handler {
 func extension(node string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /review", func(w http.ResponseWriter, r *http.Request) {
-		var review admissionv1.AdmissionReview
+		var review struct{ Request struct{ UID, Name string } }
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-		if review.Request.Name == "denied" {
-			review.Response.Allowed = false
-			review.Response.Result = &metav1.Status{Message: "a Pod on " + node + " says no"}
-		}
-		review.Request = nil
-		reply(w, review)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": %q, "allowed": %t, "status": {"message": "a Pod on %s says no"}}}`,
+			review.Request.UID, review.Request.Name != "denied", node)
 	})
 	mux.HandleFunc("GET /apis/reach.karve.test/v1", func(w http.ResponseWriter, r *http.Request) {
-		reply(w, metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
-			GroupVersion: "reach.karve.test/v1", APIResources: []metav1.APIResource{{Name: "nodes-of-" + node, Kind: "Reach", Verbs: metav1.Verbs{"list"}}}})
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "reach.karve.test/v1",
+			"resources": [{"name": "nodes-of-%s", "singularName": "", "namespaced": false, "kind": "Reach", "verbs": ["list"]}]}`, node)
 	})
 	return mux
-}
-
-func reply(w http.ResponseWriter, object any) {
-	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(object); err != nil {
-		log.Print(err)
-	}
 }
