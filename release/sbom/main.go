@@ -3,15 +3,16 @@
 // is complete and has nothing else. The same binary gives the same bytes: the document has no
 // time and no serial number. The binary records no licences, so they are not listed.
 //
-// `cyclonedx-gomod bin` reads the same list. It leaves out most of the build settings, GOARM
-// among them, in which the binaries for armv6 and armv7 differ, and it requires some fifty
-// modules, such as go-git and a detector of licences.
+// `cyclonedx-gomod bin` reads the same list. It writes the time into the document, package URLs such as
+// pkg:golang/./control@(devel) for modules that a directory replaces, and few of the build settings: GOARM, in which the
+// binaries for armv6 and armv7 differ, is missing.
 package main
 
 import (
 	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -52,15 +53,13 @@ func main() {
 	}
 	info, err := buildinfo.ReadFile(os.Args[1])
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "sbom: %v\n", err)
-		os.Exit(1)
+		log.Fatal("sbom: ", err)
 	}
 	encoder := json.NewEncoder(os.Stdout)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(describe(info, os.Args[2])); err != nil {
-		fmt.Fprintf(os.Stderr, "sbom: %v\n", err)
-		os.Exit(1)
+		log.Fatal("sbom: ", err)
 	}
 }
 
