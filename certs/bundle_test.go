@@ -34,13 +34,9 @@ func TestNodeBundle(t *testing.T) {
 			}
 			s, _ := b.ensure(t)
 			data, err := s.NodeBundle()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			got, err := parseCerts("the bundle", data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			want := certsOf(tc.want...)
 			if len(want) == 0 {
 				want = []*x509.Certificate{b.cert(t, ServerCA), b.cert(t, ClientCA)}
@@ -102,13 +98,9 @@ func TestNodeBundleOfAnIntermediate(t *testing.T) {
 			b.put(t, "kubelet-client.crt", encodeCerts(append([]*x509.Certificate{leaf}, certsOf(tc.between...)...)))
 			b.put(t, "client-ca.crt", encodeCerts(certsOf(company, root)))
 			data, err := s.NodeBundle()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			got, err := parseCerts("the bundle", data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			if !got[0].Equal(b.cert(t, ServerCA)) || !slices.Equal(subjects(got[1:]), tc.want) {
 				t.Errorf("got %v, want server-ca and %v", subjects(got), tc.want)
 			}

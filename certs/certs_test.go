@@ -65,15 +65,11 @@ func (b *testbed) ensure(t testing.TB) (*Store, []Note) {
 func (b *testbed) files(t testing.TB) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(b.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	m := map[string]string{}
 	for _, e := range entries {
 		data, err := os.ReadFile(filepath.Join(b.Dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		m[e.Name()] = string(data)
 	}
 	return m
@@ -82,20 +78,14 @@ func (b *testbed) files(t testing.TB) map[string]string {
 // put writes a file as a user would.
 func (b *testbed) put(t testing.TB, name string, data []byte) {
 	t.Helper()
-	if err := os.MkdirAll(b.Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(b.Dir, name), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.MkdirAll(b.Dir, 0o700))
+	fatal(t, os.WriteFile(filepath.Join(b.Dir, name), data, 0o600))
 }
 
 func (b *testbed) remove(t testing.TB, names ...string) {
 	t.Helper()
 	for _, n := range names {
-		if err := os.Remove(filepath.Join(b.Dir, n)); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.Remove(filepath.Join(b.Dir, n)))
 	}
 }
 
@@ -103,9 +93,7 @@ func (b *testbed) cert(t testing.TB, n Name) *x509.Certificate {
 	t.Helper()
 	e, _ := lookup(n)
 	p, err := loadPair(b.Dir, e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if p.main == nil {
 		t.Fatalf("%s: no certificate", n)
 	}
@@ -121,9 +109,7 @@ func (b *testbed) verify(t testing.TB, times ...time.Time) {
 			continue
 		}
 		p, err := loadPair(b.Dir, e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if e.kind == KindKey {
 			if p.key == nil {
 				t.Errorf("%s: no key", e.name)
@@ -137,9 +123,7 @@ func (b *testbed) verify(t testing.TB, times ...time.Time) {
 			}
 			caEntry, _ := lookup(e.signer)
 			ca, err := loadPair(b.Dir, caEntry)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			for _, at := range times {
 				opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: e.usage, CurrentTime: at}
 				for _, c := range ca.certs {
@@ -158,6 +142,13 @@ func (b *testbed) verify(t testing.TB, times ...time.Time) {
 				t.Errorf("%s: CN %q, want %q", e.name, got, e.cn)
 			}
 		}
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -213,31 +204,23 @@ func (ca userCA) leaf(t testing.TB, cn string, pub crypto.PublicKey, usage x509.
 func createCert(t testing.TB, tmpl, parent *x509.Certificate, pub, key any) *x509.Certificate {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, pub, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return c
 }
 
 func ecKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return k
 }
 
 func rsaKey(t testing.TB) *rsa.PrivateKey {
 	t.Helper()
 	k, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return k
 }
 
@@ -253,9 +236,7 @@ func keyPEM(t testing.TB, key crypto.Signer, form string) []byte {
 	default:
 		der, err = x509.MarshalPKCS8PrivateKey(key)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: form, Bytes: der})
 }
 
@@ -282,9 +263,7 @@ func TestEnsureMakesEverything(t *testing.T) {
 	}
 	for _, n := range append(got, ".") {
 		info, err := os.Stat(filepath.Join(b.Dir, n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		want := os.FileMode(fileMode)
 		if info.IsDir() {
 			want = dirMode

@@ -29,9 +29,7 @@ func TestEtcdCertificatesAreMadeOnDemandAndKept(t *testing.T) {
 	}
 
 	b.Etcd = false // the flag is gone, as it is for `karve certs renew`
-	if err := os.Remove(s.CertFile(EtcdClient)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Remove(s.CertFile(EtcdClient)))
 	s, _ = b.ensure(t)
 	b.verify(t, today)
 	if renewed, _, err := s.ForceRenew(EtcdServer); err != nil || len(renewed) != 1 {

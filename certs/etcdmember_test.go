@@ -33,9 +33,7 @@ func TestEtcdMember(t *testing.T) {
 		t.Helper()
 		text, err := os.ReadFile(filepath.Join(cfg.Dir, file))
 		info, statErr := os.Stat(filepath.Join(cfg.Dir, file))
-		if err := errors.Join(err, statErr); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, errors.Join(err, statErr))
 		if private := info.Mode().Perm() == 0o600; private != (filepath.Ext(file) == ".key") {
 			t.Errorf("%s has mode %v", file, info.Mode())
 		}
@@ -75,17 +73,13 @@ func TestEtcdMember(t *testing.T) {
 	first := read("etcd-peer.crt")
 	cfg.Dir = t.TempDir()
 	for file, text := range map[string]string{"etcd-ca.crt": ca, "etcd-ca.key": caKey} {
-		if err := os.WriteFile(filepath.Join(cfg.Dir, file), []byte(text), fileMode); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(filepath.Join(cfg.Dir, file), []byte(text), fileMode))
 	}
 	writes(false, all[1:], "board2", "192.0.2.12")
 	if !accepts(t, ca, read("etcd-peer.crt"), forServers, now) || read("etcd-peer.crt") == first {
 		t.Error("the second machine does not have a certificate of the same authority")
 	}
-	if err := os.Remove(filepath.Join(cfg.Dir, "etcd-ca.key")); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Remove(filepath.Join(cfg.Dir, "etcd-ca.key")))
 	refuses(false, "copy both", "board2")
 	b := newTestbed(t)
 	b.ensure(t)

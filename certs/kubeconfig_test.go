@@ -14,18 +14,14 @@ import (
 func mustLoad(t *testing.T, path string) *clientcmdapi.Config {
 	t.Helper()
 	c, err := clientcmd.LoadFromFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return c
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return string(data)
 }
 
@@ -35,18 +31,14 @@ func TestWriteKubeconfig(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "new", "deep", "kubeconfig")
 	k := s.Kubeconfig(Admin, "https://192.168.1.5:6443")
-	if err := WriteKubeconfig(path, k); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, WriteKubeconfig(path, k))
 	for p, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700, filepath.Join(dir, "new"): 0o700} {
 		if info, err := os.Stat(p); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want %v", p, info.Mode(), err, want)
 		}
 	}
 	rest, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if rest.Host != k.Server || string(rest.CAData) != read(t, s.CertFile(ServerCA)) || string(rest.CertData) != read(t, s.CertFile(Admin)) || string(rest.KeyData) != read(t, s.KeyFile(Admin)) {
 		t.Errorf("what client-go reads is not what was meant: %v", rest)
 	}
@@ -57,18 +49,12 @@ func TestWriteKubeconfig(t *testing.T) {
 
 	// Same content: not written, unless others can read it.
 	old, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteKubeconfig(path, k); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
+	fatal(t, WriteKubeconfig(path, k))
 	if info, _ := os.Stat(path); !os.SameFile(info, old) {
 		t.Error("the same content was written again")
 	}
-	if err := errors.Join(os.Chmod(path, 0o644), WriteKubeconfig(path, k)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(os.Chmod(path, 0o644), WriteKubeconfig(path, k)))
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
 	}
@@ -91,9 +77,7 @@ func TestWriteKubeconfig(t *testing.T) {
 		t.Errorf("insecure: %v", err)
 	}
 	both, ca := filepath.Join(dir, "both"), read(t, s.CertFile(ServerCA))
-	if err := os.WriteFile(both, []byte("ours\n"+read(t, s.KeyFile(ServerCA))+ca), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(both, []byte("ours\n"+read(t, s.KeyFile(ServerCA))+ca), 0o600))
 	if err := WriteKubeconfig(path, Kubeconfig{Server: k.Server, CAFile: both}); err != nil || string(mustLoad(t, path).Clusters[DefaultContext].CertificateAuthorityData) != ca {
 		t.Errorf("the kubeconfig has more than the certificate of a file with a key (%v)", err)
 	}
@@ -114,9 +98,7 @@ func TestSetServer(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := WriteKubeconfig(path, Kubeconfig{Server: "http://127.0.0.1:8080", Advertised: "https://karve.example"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, WriteKubeconfig(path, Kubeconfig{Server: "http://127.0.0.1:8080", Advertised: "https://karve.example"}))
 	clusters := mustLoad(t, path).Clusters
 	if !clusters[DefaultContext].DisableCompression || clusters[AdvertisedContext].DisableCompression {
 		t.Errorf("the kubeconfig has %+v and %+v", clusters[DefaultContext], clusters[AdvertisedContext])
@@ -154,9 +136,7 @@ func TestMergeKubeconfig(t *testing.T) {
 	dir := t.TempDir()
 	src := filepath.Join(dir, "karve.yaml")
 	k := s.Kubeconfig(Admin, "https://127.0.0.1:6443")
-	if err := WriteKubeconfig(src, k); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, WriteKubeconfig(src, k))
 
 	t.Run("new file", func(t *testing.T) {
 		dst := filepath.Join(dir, "home", ".kube", "config")
@@ -176,12 +156,8 @@ func TestMergeKubeconfig(t *testing.T) {
 
 	t.Run("beside others, behind a link", func(t *testing.T) {
 		real, dst := filepath.Join(dir, "real"), filepath.Join(dir, "link")
-		if err := os.WriteFile(real, []byte(others), 0o640); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("real", dst); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(real, []byte(others), 0o640))
+		fatal(t, os.Symlink("real", dst))
 		before := mustLoad(t, real)
 		got, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), MergeOptions{Name: "boat"})
 		if err != nil || got.Path != real || got.Current || !got.Changed || !got.Closed || got.Context != "boat" {
@@ -206,9 +182,7 @@ func TestMergeKubeconfig(t *testing.T) {
 		}
 
 		// Again: nothing to write. Then with a namespace and a renewed user.
-		if err := os.Chmod(real, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.Chmod(real, 0o644))
 		if got, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), MergeOptions{Name: "boat"}); err != nil || got.Changed || !got.Closed {
 			t.Errorf("a second merge: %+v, %v", got, err)
 		}
@@ -218,15 +192,11 @@ func TestMergeKubeconfig(t *testing.T) {
 		after = mustLoad(t, real)
 		after.Contexts["boat"].Namespace = "mine"
 		after.Clusters["boat"].ProxyURL = "http://proxy:2"
-		if err := clientcmd.WriteToFile(*after, real); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, clientcmd.WriteToFile(*after, real))
 		if _, _, err := s.ForceRenew(Admin, ServerCA); err != nil {
 			t.Fatal(err)
 		}
-		if err := WriteKubeconfig(src, k); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, WriteKubeconfig(src, k))
 		got, err = MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), MergeOptions{Name: "boat", SetCurrent: true})
 		if err != nil || !got.Changed || !got.Current {
 			t.Errorf("%+v, %v", got, err)
@@ -256,9 +226,7 @@ func TestMergeKubeconfig(t *testing.T) {
 			"another's context": {others, MergeOptions{Name: "work"}, ErrConflict},
 		} {
 			dst := filepath.Join(dir, "bad")
-			if err := os.WriteFile(dst, []byte(c.dst), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, os.WriteFile(dst, []byte(c.dst), 0o600))
 			_, err := MergeKubeconfig(t.Context(), dst, []byte(read(t, src)), c.opts)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), dst) || strings.Contains(err.Error(), "TOPSECRET") {
 				t.Errorf("%s: %v, want %v", name, err, c.want)

@@ -35,9 +35,7 @@ func TestKubeconfigFiles(t *testing.T) {
 		}
 	}
 	renew("before the first start")
-	if err := files.Write(k); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, files.Write(k))
 	renew("both are there", files.Path, files.Copy)
 	for path, want := range map[string]os.FileMode{files.Copy: files.CopyMode, notePath(files.Path): 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
@@ -48,23 +46,17 @@ func TestKubeconfigFiles(t *testing.T) {
 		when, path string
 		left       []string
 	}{{"the server starts", files.Path, []string{files.Copy}}, {"the user has removed the copy", files.Copy, nil}} {
-		if err := os.Remove(gone.path); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.Remove(gone.path))
 		renew(gone.when, gone.left...)
 	}
 	for _, note := range []string{"", "{", `{"path": "/nowhere"}`, `{"path": "/nowhere", "mode": "rw"}`} {
-		if err := os.WriteFile(notePath(files.Path), []byte(note), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(notePath(files.Path), []byte(note), 0o600))
 		if _, err := RenewKubeconfigs(s, files.Path); err == nil || !strings.Contains(err.Error(), notePath(files.Path)) {
 			t.Errorf("the note %q: got %v, want an error that names the file", note, err)
 		}
 	}
 	files.Copy = "" // of the next start
-	if err := files.Write(k); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, files.Write(k))
 	renew("no copy any more", files.Path)
 	if _, err := os.Stat(notePath(files.Path)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the note about the copy: %v", err)
@@ -79,17 +71,13 @@ func TestAddedEntriesStay(t *testing.T) {
 	files := KubeconfigFiles{Path: filepath.Join(dir, "data", "admin.kubeconfig"), Copy: filepath.Join(dir, "copy"), CopyMode: 0o644}
 	k := s.Kubeconfig(Admin, "https://127.0.0.1:6443")
 	k.Advertised = "https://karve.example"
-	if err := files.Write(k); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, files.Write(k))
 	for _, path := range []string{files.Path, files.Copy} {
 		config := mustLoad(t, path)
 		config.Contexts[DefaultContext].Namespace = "mine"
 		config.Clusters["prod"], config.AuthInfos["prod"] = &clientcmdapi.Cluster{Server: "https://prod"}, &clientcmdapi.AuthInfo{Token: "precious"}
 		config.Contexts["prod"], config.CurrentContext = &clientcmdapi.Context{Cluster: "prod", AuthInfo: "prod"}, "prod"
-		if err := errors.Join(clientcmd.WriteToFile(*config, path), os.Chmod(path, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, errors.Join(clientcmd.WriteToFile(*config, path), os.Chmod(path, 0o600)))
 	}
 	check := func(when, current string) {
 		t.Helper()
@@ -125,9 +113,7 @@ func TestAddedEntriesStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := files.Write(k); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, files.Write(k))
 	check("started", DefaultContext)
 	if left, _ := filepath.Glob(filepath.Join(dir, "*", "*"+AsideSuffix)); len(left) > 0 {
 		t.Errorf("%v is left", left)
@@ -155,18 +141,14 @@ func TestCopyOfAnotherCluster(t *testing.T) {
 	const here, elsewhere = "https://127.0.0.1:6443", "https://192.0.2.1:6443"
 	copied := at("copy")
 	// The next cluster takes the copy of the one before, which is left alone from then on.
-	if err := errors.Join(write(s, "old", "https://127.0.0.1:7443", copied), write(other, "new", here, copied)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(write(s, "old", "https://127.0.0.1:7443", copied), write(other, "new", here, copied)))
 	taken := read(t, copied)
 	if notes, err := RenewKubeconfigs(s, filepath.Join(at("old"), "admin.kubeconfig")); err != nil || len(notes) != 1 || !strings.Contains(notes[0].Text, copied) || read(t, copied) != taken {
 		t.Errorf("a renewal of the old cluster: got %v, %v, want a note about %s, which stays", notes, err, copied)
 	}
 	refused("a renewal while the old one runs", write(s, "old", "https://127.0.0.1:7443", copied), copied, taken)
 	// Not so if the user has it from another machine, or has others there.
-	if err := write(s, "fetched-from", elsewhere, at("fetched")); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, write(s, "fetched-from", elsewhere, at("fetched")))
 	before := read(t, at("fetched"))
 	refused("fetched", write(other, "next", here, at("fetched")), at("fetched"), before)
 	if err := write(other, "next", elsewhere, at("fetched")); err != nil {
@@ -174,16 +156,12 @@ func TestCopyOfAnotherCluster(t *testing.T) {
 	}
 	config := mustLoad(t, copied)
 	config.Clusters["prod"] = &clientcmdapi.Cluster{Server: "https://prod"}
-	if err := clientcmd.WriteToFile(*config, copied); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, clientcmd.WriteToFile(*config, copied))
 	before = read(t, copied)
 	refused("others", write(s, "next", "https://127.0.0.1:7443", copied), copied, before)
 
 	// No other file gets replaced.
-	if err := os.WriteFile(at("values"), []byte("replicas: 2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(at("values"), []byte("replicas: 2\n"), 0o600))
 	refused("no kubeconfig", write(s, "old", here, at("values")), at("values"), "replicas: 2\n")
 	refused("in the data directory", write(s, "old", here, at("old/mvcc.db")), at("old/mvcc.db"), "")
 }

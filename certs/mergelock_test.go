@@ -16,12 +16,8 @@ func TestMergesAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	src, real, link := filepath.Join(dir, "src"), filepath.Join(dir, "real"), filepath.Join(dir, "link")
-	if err := WriteKubeconfig(src, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("real", link); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, WriteKubeconfig(src, Kubeconfig{Server: "http://127.0.0.1:1"}))
+	fatal(t, os.Symlink("real", link))
 	text := []byte(read(t, src))
 	const merges = 10
 	errs := make(chan error)
@@ -49,13 +45,9 @@ func TestMergeWaitsForKubectl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	src, dst := filepath.Join(dir, "src"), filepath.Join(dir, "dst")
-	if err := WriteKubeconfig(src, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, WriteKubeconfig(src, Kubeconfig{Server: "http://127.0.0.1:1"}))
 	lock := dst + ".lock"
-	if err := os.WriteFile(lock, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(lock, nil, 0o600))
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if _, err := MergeKubeconfig(ended, dst, []byte(read(t, src)), MergeOptions{}); err == nil || !strings.Contains(err.Error(), lock+" is there") {
@@ -69,9 +61,7 @@ func TestMergeWaitsForKubectl(t *testing.T) {
 		_, err := MergeKubeconfig(t.Context(), dst, text, MergeOptions{})
 		merged <- err
 	}()
-	if err := os.Remove(lock); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Remove(lock))
 	if err := <-merged; err != nil {
 		t.Errorf("after the lock is gone: %v", err)
 	}

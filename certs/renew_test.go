@@ -36,9 +36,7 @@ func TestRenewByAge(t *testing.T) {
 			before, oldCA := b.files(t), b.cert(t, ServerCA)
 			b.now = c.now
 			got, _, err := s.Renew()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			if !slices.Equal(got, c.want) {
 				t.Errorf("renewed %v, want %v", got, c.want)
 			}
@@ -79,9 +77,7 @@ func TestNoClock(t *testing.T) {
 		b.verify(t, b.now, today, reference.Add(leafLife-day))
 		b.now = time.Date(year, time.December, 1, 0, 0, 0, 0, time.UTC)
 		renewed, _, err := s.Renew()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if want := year > 2026; (len(renewed) > 0) != want {
 			t.Errorf("in %d: renewed %v", year, renewed)
 		}
@@ -131,9 +127,7 @@ func TestRenewByCause(t *testing.T) {
 			s, _ := b.ensure(t)
 			c.do(t, b, s)
 			got, notes, err := s.Renew()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			if !slices.Equal(got, c.want) {
 				t.Errorf("renewed %v, want %v", got, c.want)
 			}
@@ -226,21 +220,15 @@ func TestSymlink(t *testing.T) {
 	b := newTestbed(t)
 	s, _ := b.ensure(t)
 	elsewhere := filepath.Join(t.TempDir(), "admin.crt")
-	if err := os.Rename(s.CertFile(Admin), elsewhere); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(elsewhere, s.CertFile(Admin)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Rename(s.CertFile(Admin), elsewhere))
+	fatal(t, os.Symlink(elsewhere, s.CertFile(Admin)))
 	if got, _, err := s.ForceRenew(Admin); err != nil || len(got) != 1 {
 		t.Fatal(got, err)
 	}
 	if to, err := os.Readlink(s.CertFile(Admin)); err != nil || to != elsewhere {
 		t.Errorf("the link is %q, %v", to, err)
 	}
-	if err := os.Remove(elsewhere); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Remove(elsewhere))
 	if _, _, err := s.Renew(); err == nil || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("a dangling link: %v", err)
 	}

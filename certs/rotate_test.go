@@ -18,9 +18,7 @@ func accepts(t *testing.T, trust, chain string, usage []x509.ExtKeyUsage, now ti
 		t.Fatal("nothing to trust")
 	}
 	certs, err := parseCerts("", []byte(chain))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for _, c := range certs[1:] {
 		opts.Intermediates.AddCert(c)
 	}
@@ -41,9 +39,7 @@ func TestReplaceAuthorities(t *testing.T) {
 			cfg := b.Config
 			fault, _ := cutAfter(n)
 			store, _, err := Ensure(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			store.files.Fault = fault
 			if _, err = run(store); err != nil && !errors.Is(err, errPowerCut) {
 				t.Fatalf("%s after step %d: %v", what, n, err)
@@ -122,13 +118,9 @@ func TestReplaceServiceAccountKey(t *testing.T) {
 	fingerprint := func() string {
 		t.Helper()
 		shared, err := ReadShared(b.Dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		all, err := shared.Fingerprints()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		return all[ServiceAccount]
 	}
 	before := fingerprint()

@@ -20,9 +20,7 @@ func rotateShared(t *testing.T) (steps [4]Shared, rotated []string) {
 	next := Shared{}
 	for _, serviceAccount := range []bool{false, true} {
 		made, err := at.Introduce(serviceAccount, nil, today)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		maps.Copy(next, made)
 	}
 	add(next)
@@ -52,9 +50,7 @@ func TestServersInOtherSteps(t *testing.T) {
 		store, _ := b.ensure(t)
 		b.verify(t, today)
 		bundle, err := store.NodeBundle()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		servers, bundles = append(servers, b), append(bundles, string(bundle))
 	}
 	for _, tc := range []struct {
@@ -75,9 +71,7 @@ func TestServersInOtherSteps(t *testing.T) {
 			trust, chain := truster[string(e.signer)+".crt"], signer[string(e.name)+".crt"]
 			check(string(e.name), trust, chain, e.usage)
 			alone, err := parseCerts("", []byte(chain))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			check(string(e.name)+" alone", trust, string(encodeCerts(alone[:1])), e.usage)
 			if e.name == Serving || e.name == KubeletClient {
 				check(string(e.name)+" for a node", bundles[tc.trusts], chain, e.usage)
@@ -85,9 +79,7 @@ func TestServersInOtherSteps(t *testing.T) {
 		}
 		private, err1 := keyutil.PublicKeysFromFile(keyFile(servers[tc.signs].Dir, ServiceAccount))
 		public, err2 := keyutil.PublicKeysFromFile(keyFile(servers[tc.trusts].Dir, ServiceAccount))
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, errors.Join(err1, err2))
 		if got := slices.ContainsFunc(public, func(key any) bool { return samePublic(key, private[0]) }); got != tc.want {
 			t.Errorf("a token of step %d in step %d: accepted: %v, want %v", tc.signs, tc.trusts, got, tc.want)
 		}
@@ -129,9 +121,7 @@ func TestPowerCutWhileTaking(t *testing.T) {
 			}
 			has, err1 := got.pair(e)
 			want, err2 := steps[to].pair(e)
-			if err := errors.Join(err1, err2); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, errors.Join(err1, err2))
 			if !slices.Equal(has.rotatedOf(rotated), want.rotatedOf(rotated)) {
 				t.Errorf("%s has the keys %v, want %v", e.name, has.rotatedOf(rotated), want.rotatedOf(rotated))
 			}

@@ -67,9 +67,7 @@ func TestSANs(t *testing.T) {
 				var out []net.Addr
 				for _, s := range c.nets {
 					ip, n, err := net.ParseCIDR(s)
-					if err != nil {
-						t.Fatal(err)
-					}
+					fatal(t, err)
 					out = append(out, &net.IPNet{IP: ip, Mask: n.Mask})
 				}
 				return out, nil

@@ -13,27 +13,21 @@ import (
 func makeShared(t *testing.T, b *testbed) Shared {
 	t.Helper()
 	s, err := MakeShared(b.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return s
 }
 
 func fingerprints(t *testing.T, s Shared) map[Name]string {
 	t.Helper()
 	all, err := s.Fingerprints()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return all
 }
 
 func readShared(t *testing.T, b *testbed) Shared {
 	t.Helper()
 	s, err := ReadShared(b.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return s
 }
 
@@ -160,9 +154,7 @@ func TestFingerprintsRefuse(t *testing.T) {
 func TestReadSharedNamesADamagedFile(t *testing.T) {
 	b := newTestbed(t)
 	b.ensure(t)
-	if err := os.WriteFile(filepath.Join(b.Dir, "client-ca.key"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(filepath.Join(b.Dir, "client-ca.key"), nil, 0o600))
 	if _, err := ReadShared(b.Dir); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("got %v, want ErrCorrupt", err)
 	}

@@ -163,9 +163,7 @@ func TestUsersLeaf(t *testing.T) {
 	b := newTestbed(t)
 	b.ensure(t)
 	own, err := loadPair(b.Dir, table[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	ca := userCA{own.main, own.key}
 	other := newUserCA(t, "public", ecKey(t), nil, today.AddDate(5, 0, 0))
 	key := rsaKey(t)
@@ -213,9 +211,7 @@ func TestUsersLeaf(t *testing.T) {
 func TestUnusableFiles(t *testing.T) {
 	ec := keyPEM(t, ecKey(t), "EC PRIVATE KEY")
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	leaf := newUserCA(t, "x", ecKey(t), nil, today.AddDate(1, 0, 0)).leaf(t, "not a CA", ed.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(1, 0, 0))
 	secret := "MHcCAQEEIVERYSECRET"
 	for _, c := range []struct {
@@ -267,9 +263,7 @@ func TestUnusableFiles(t *testing.T) {
 func TestReadableKey(t *testing.T) {
 	b := newTestbed(t)
 	s, _ := b.ensure(t)
-	if err := os.Chmod(s.KeyFile(ClientCA), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Chmod(s.KeyFile(ClientCA), 0o644))
 	if _, notes := b.ensure(t); !strings.Contains(texts(notes), "chmod 600") {
 		t.Errorf("notes: %q", texts(notes))
 	}

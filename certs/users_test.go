@@ -18,16 +18,12 @@ func TestIssueUser(t *testing.T) {
 	b.ensure(t)
 	jane := User{Name: "jane/o'brien@example.com", Groups: []string{"dev", "ops"}, Life: 8 * time.Hour}
 	got, err := IssueUser(b.Dir, jane, b.now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if _, err := tls.X509KeyPair(got.CertPEM, got.KeyPEM); err != nil {
 		t.Error(err)
 	}
 	cert, err := parseCerts("", got.CertPEM)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if name := cert[0].Subject; name.CommonName != jane.Name || !slices.Equal(name.Organization, jane.Groups) {
 		t.Errorf("got the subject %v, want %v", name, jane)
 	}
@@ -45,9 +41,7 @@ func TestIssueUser(t *testing.T) {
 	}
 	listed := func(now time.Time) (names []string) {
 		infos, err := Users(b.Dir, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		for _, i := range infos {
 			names = append(names, string(i.Name)+i.Problem)
 			if data, _ := os.ReadFile(i.CertFile); bytes.Contains(data, []byte("PRIVATE")) {
@@ -87,9 +81,7 @@ func TestIssueUserRefuses(t *testing.T) {
 			t.Errorf("%+v: got %v, want an error with %s", u, err, want)
 		}
 	}
-	if err := os.Remove(filepath.Join(b.Dir, "client-ca.key")); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Remove(filepath.Join(b.Dir, "client-ca.key")))
 	if _, err := IssueUser(b.Dir, User{Name: "jane", Life: time.Hour}, b.now); err == nil || !strings.Contains(err.Error(), "client-ca.key") {
 		t.Errorf("got %v, want an error that names client-ca.key", err)
 	}

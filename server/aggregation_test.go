@@ -69,9 +69,7 @@ func (c *cluster) aggregateGroup(t *testing.T, ns, group string, lead leader, ha
 	}
 	port, _, ca := lead(c, t, ns, "extension", frontProxy, handler)
 	services, err := aggregator.NewForConfig(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	name := "v1." + group
 	create(t, services.ApiregistrationV1().APIServices(), &registrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

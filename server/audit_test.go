@@ -19,9 +19,7 @@ import (
 func writeFile(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -54,9 +52,7 @@ rules:
 	if content, _ := os.ReadFile(log); len(content) > 0 {
 		t.Errorf("the log was written before the stop, which then proves nothing: %s", content)
 	}
-	if err := c.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.stop())
 	users := map[string]string{}
 	for _, event := range auditEvents(t, log) {
 		if event.Verb != "create" || event.ObjectRef == nil || event.ObjectRef.Resource != "configmaps" {

@@ -17,9 +17,7 @@ import (
 func clientFor(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return client
 }
 
@@ -27,9 +25,7 @@ func clientFor(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 func whoami(t *testing.T, client kubernetes.Interface) (string, []string) {
 	t.Helper()
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return review.Status.UserInfo.Username, review.Status.UserInfo.Groups
 }
 

@@ -50,21 +50,15 @@ func TestQuietWatchesOutliveCompaction(t *testing.T) {
 	for _, quiet := range quietTypes {
 		one := quiet.resource
 		list, err := c.dynamic.Resource(one).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		began[one] = list.GetResourceVersion()
 		w, err := c.dynamic.Resource(one).Watch(ctx, metav1.ListOptions{ResourceVersion: began[one], AllowWatchBookmarks: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		defer w.Stop()
 		watches[one] = w
 	}
 	silent, err := c.dynamic.Resource(quietTypes[0].resource).Watch(ctx, metav1.ListOptions{ResourceVersion: began[quietTypes[0].resource]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer silent.Stop()
 
 	var written int64
@@ -72,9 +66,7 @@ func TestQuietWatchesOutliveCompaction(t *testing.T) {
 		made, err := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default").Create(ctx, &unstructured.Unstructured{
 			Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprint("busy-", i)}},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if written, err = strconv.ParseInt(made.GetResourceVersion(), 10, 64); err != nil {
 			t.Fatal(err)
 		}
@@ -114,9 +106,7 @@ func TestQuietWatchesOutliveCompaction(t *testing.T) {
 	}
 
 	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(c.dir, "kine.sock")}, DialTimeout: patience, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer etcd.Close()
 	if _, err := etcd.Compact(ctx, written); err != nil {
 		t.Fatal(err)

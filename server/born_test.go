@@ -122,9 +122,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 			t.Errorf("%v; log:\n%s", err, c.log)
 		}
 	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	s := &state{}
 	if like == nil {
 		s.objects = c.still(t)
@@ -179,9 +177,7 @@ func (c *cluster) still(t *testing.T) map[string]map[string]any {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return last
 }
 
@@ -273,9 +269,7 @@ func stored(t *testing.T, dir string) (map[string]string, int) {
 	engine, closeStore := openStore(t, dir)
 	defer closeStore()
 	resp, err := engine.Range(t.Context(), datastore.RangeRequest{Key: "/", End: datastore.PrefixEnd("/")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	keys, created, most := map[string]string{}, map[int64]int{}, 0
 	for _, kv := range resp.KVs {
 		if strings.Contains(kv.Key, "/events/") || strings.HasSuffix(kv.Key, "/"+election) {
@@ -296,9 +290,7 @@ func stored(t *testing.T, dir string) (map[string]string, int) {
 func openStore(t *testing.T, dir string) (*datastore.Engine, func()) {
 	t.Helper()
 	lock, err := datadir.Acquire(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	engine, err := datastore.OpenEngine(lock, datastore.Options{})
 	if err != nil {
 		lock.Close()

@@ -74,9 +74,7 @@ func boat(name string, spec, status map[string]any) *unstructured.Unstructured {
 func (c *cluster) definitions(t *testing.T) apiextensionsclient.CustomResourceDefinitionInterface {
 	t.Helper()
 	extensions, err := apiextensions.NewForConfig(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return extensions.ApiextensionsV1().CustomResourceDefinitions()
 }
 
@@ -122,9 +120,7 @@ func TestGarbageOfNewKinds(t *testing.T) {
 			object.SetKind(plural)
 			object.SetOwnerReferences(owners)
 			object, err := client.Create(ctx, object, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			return object
 		}
 		owner := vessel("owner")
@@ -134,12 +130,8 @@ func TestGarbageOfNewKinds(t *testing.T) {
 		port := create(t, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "port-of-" + plural}})
 		vessel("owned", metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: port.Name, UID: port.UID})
 
-		if err := client.Delete(ctx, "owner", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := maps.Delete(ctx, port.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, client.Delete(ctx, "owner", metav1.DeleteOptions{}))
+		fatal(t, maps.Delete(ctx, port.Name, metav1.DeleteOptions{}))
 		eventually.Nil(t, "what a custom resource owns goes", func() error {
 			_, err := maps.Get(ctx, crew.Name, metav1.GetOptions{})
 			return wantNotFound(err)
@@ -193,9 +185,7 @@ func TestFirstRequestForCustomResourcesSucceeds(t *testing.T) {
 	c := shared(t)
 	ctx := t.Context()
 	web, err := rest.HTTPClientFor(c.admin) // this client does not retry
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	definitions := c.definitions(t)
 	for i := range 5 {
 		definition := boatDefinition()
@@ -225,9 +215,7 @@ func TestFirstRequestForCustomResourcesSucceeds(t *testing.T) {
 				return nil
 			})
 		}
-		if err := definitions.Delete(ctx, definition.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, definitions.Delete(ctx, definition.Name, metav1.DeleteOptions{}))
 		eventually.Nil(t, "the definition is gone", func() error {
 			_, err := definitions.Get(ctx, definition.Name, metav1.GetOptions{})
 			return wantNotFound(err)

@@ -22,9 +22,7 @@ import (
 func (c *cluster) readFile(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(c.dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return content
 }
 
@@ -33,9 +31,7 @@ func requestCertificate(t *testing.T, client kubernetes.Interface, name, signer 
 	t.Helper()
 	key, keyPEM := newKey(t)
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	create(t, client.CertificatesV1().CertificateSigningRequests(), &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: certificatesv1.CertificateSigningRequestSpec{

@@ -47,9 +47,7 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 			}
 			dir := t.TempDir()
 			c, err := launch(dir, configure)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			t.Cleanup(func() { c.cancel(); <-c.done })
 			done("start on an empty database")
 			if _, err := makeConfigMap(t, c, "one"); err != nil {
@@ -124,13 +122,9 @@ func loseSilently(t *testing.T, c *cluster, database func(verb string)) {
 	t.Helper()
 	ctx, maps := t.Context(), c.CoreV1().ConfigMaps("default")
 	list, err := maps.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	events, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, FieldSelector: "metadata.name=after-silence"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer events.Stop()
 	health := func(path, exclude string) (string, error) {
 		text, err := c.RESTClient().Get().AbsPath(path).Param("verbose", "").Param("exclude", exclude).DoRaw(ctx)
@@ -212,18 +206,12 @@ func shareAll(t *testing.T, first, second *cluster) {
 	t.Helper()
 	ctx := t.Context()
 	list, err := second.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	events, err := second.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, FieldSelector: "metadata.name=shared"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer events.Stop()
 	made, err := makeConfigMap(t, first, "shared")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	list, err = second.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
 	if err != nil || !slices.ContainsFunc(list.Items, func(m corev1.ConfigMap) bool { return m.UID == made.UID }) {
 		t.Errorf("the other server's list right after: %d items, %v, want the new one", len(list.Items), err)

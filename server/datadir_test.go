@@ -17,9 +17,7 @@ import (
 // Karve's.
 func TestDataDirHasOwnNamesOnly(t *testing.T) {
 	dir, err := os.MkdirTemp("", "karve-names-") // short: there are sockets in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	want := func(names ...string) {
 		t.Helper()
@@ -29,9 +27,7 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 			}
 		}
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		for _, e := range entries {
 			if !marker.OwnName(e.Name()) {
 				t.Errorf("%s is not in the list of names", e.Name())
@@ -39,23 +35,17 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 		}
 	}
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Symlink(dir, link))
 	c, err := launch(link, func(c *server.Config) {
 		c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy")
 		c.SSHUser = "nodes"
 		c.NoControllers, c.DisableScheduler = true, true // a process can have those of only one cluster
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	want("karve-data", "mvcc.db", "ssh", "admin.kubeconfig", "admin.kubeconfig.copy")
 
 	// The link may lead elsewhere now. A server whose directory itself is replaced stops, and leaves the other one alone.
-	if err := errors.Join(os.Remove(link), os.Symlink(t.TempDir(), link)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(os.Remove(link), os.Symlink(t.TempDir(), link)))
 	client := control.New(dir)
 	defer client.Close()
 	if err := client.Snapshot(t.Context(), io.Discard); err != nil {
@@ -64,9 +54,7 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 	other := dir
 	dir += "-first"
 	t.Cleanup(func() { os.RemoveAll(other) })
-	if err := errors.Join(os.Rename(other, dir), os.Mkdir(other, 0o700), os.WriteFile(filepath.Join(other, "lock"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(os.Rename(other, dir), os.Mkdir(other, 0o700), os.WriteFile(filepath.Join(other, "lock"), nil, 0o600)))
 	if <-c.done; !errors.Is(c.err, directory.ErrReplaced) {
 		t.Errorf("got %v, want ErrReplaced", c.err)
 	}

@@ -49,16 +49,10 @@ func TestDatastoreIsGone(t *testing.T) {
 		c.NoControllers, c.DisableScheduler = true, true
 	}
 	c, err := launch(dir, edit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
+	fatal(t, c.stop())
 	away := elsewhere + ".away"
-	if err := os.Rename(elsewhere, away); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Rename(elsewhere, away))
 	for range 2 {
 		if c, err := launch(dir, edit); err == nil {
 			t.Error("a start made a new cluster", c.stop())
@@ -66,9 +60,7 @@ func TestDatastoreIsGone(t *testing.T) {
 			t.Errorf("a start: %v, want ErrEmpty", err)
 		}
 	}
-	if err := errors.Join(os.RemoveAll(elsewhere), os.Rename(away, elsewhere)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(os.RemoveAll(elsewhere), os.Rename(away, elsewhere)))
 	if c, err = launch(dir, edit); err != nil {
 		t.Fatal(err)
 	}
@@ -87,21 +79,15 @@ func TestNodeLeasesAreWrittenTogether(t *testing.T) {
 	written := func(resourceVersion string) bool {
 		t.Helper()
 		look, err := sqlitefile.ReadInfo(filepath.Join(c.dir, datastore.EngineFile))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		revision, err := strconv.ParseInt(resourceVersion, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		return look.Revision >= revision
 	}
 	for namespace, want := range map[string]bool{"kube-node-lease": false, "kube-system": true} {
 		leases := c.CoordinationV1().Leases(namespace)
 		lease, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if !written(lease.ResourceVersion) {
 			t.Errorf("%s: a new lease is not written", namespace)
 		}

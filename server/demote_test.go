@@ -38,9 +38,7 @@ func TestDeletingANamespaceWithContentLogsNoError(t *testing.T) {
 		}
 		ns := c.namespace(t)
 		c.fill(t, ns)
-		if err := c.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, c.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}))
 		eventually.Nil(t, "the namespace is gone", func() error {
 			_, err := c.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 			return wantNotFound(err)

@@ -36,16 +36,12 @@ func TestDisabledControllersAndScheduler(t *testing.T) {
 	create(t, c.AppsV1().ReplicaSets(ns), set)
 	c.wantPods(t, ns, 2) // the free one and the ReplicaSet's
 	sets, err := c.AppsV1().ReplicaSets(ns).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if len(sets.Items) != 1 {
 		t.Errorf("the deployment controller is off: got %d ReplicaSets, want only the test's own", len(sets.Items))
 	}
 	p, err := c.CoreV1().Pods(ns).Get(ctx, "free", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if p.Spec.NodeName != "" || len(p.Status.Conditions) != 0 {
 		t.Errorf("the scheduler is off: got node %q and conditions %v, want none", p.Spec.NodeName, p.Status.Conditions)
 	}

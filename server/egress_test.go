@@ -37,9 +37,7 @@ import (
 func ownPort(t *testing.T, address string) (port int32) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	remove := ownports.Add(l)
 	accepting := make(chan struct{})
 	var read sync.WaitGroup
@@ -290,9 +288,7 @@ func (c *cluster) conversionAsks(t *testing.T, hook *redirecting, kind, url stri
 
 func (c *cluster) aggregatorAsks(t *testing.T, hook *redirecting, kind string, to *registrationv1.ServiceReference) {
 	services, err := aggregator.NewForConfig(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	name := "v1." + kind + ".test"
 	create(t, services.ApiregistrationV1().APIServices(), &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: apiregistrationv1.APIServiceSpec{
 		Group: kind + ".test", Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: hook.ca,

@@ -25,9 +25,7 @@ func sharedStore(t *testing.T) (_ *datastore.Engine, socket string) {
 		t.Skip("starts control planes")
 	}
 	engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	dir := t.TempDir()
 	t.Cleanup(func() {
 		engine.Close()
@@ -36,9 +34,7 @@ func sharedStore(t *testing.T) (_ *datastore.Engine, socket string) {
 		}
 	})
 	etcd, err := kine.Serve(t.Context(), engine, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() { etcd.Close() })
 	return engine, strings.TrimPrefix(etcd.Endpoint(), "unix://")
 }
@@ -67,9 +63,7 @@ func sharing(t *testing.T, socket, advertise string, like *cluster, configure fu
 		}
 	})
 	t.Cleanup(func() { c.cancel(); <-c.done })
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return c, way
 }
 
@@ -201,9 +195,7 @@ func TestServersElectALeader(t *testing.T) {
 	leases := func() string {
 		t.Helper()
 		found, err := engine.Range(t.Context(), datastore.RangeRequest{Key: "/registry/masterleases/", End: "/registry/masterleases0", KeysOnly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		var all []string
 		for _, kv := range found.KVs {
 			all = append(all, strings.TrimPrefix(kv.Key, "/registry/masterleases/"))

@@ -23,9 +23,7 @@ func TestFirstStartNamesTheKeyOfSecrets(t *testing.T) {
 	file := certs.EncryptionFile(filepath.Join(dir, "certs"))
 	for start, want := range []bool{true, false} {
 		c, err := launch(dir, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		c.cancel()
 		<-c.done
 		if got := strings.Contains(c.log.String(), "Secrets encrypted") && strings.Contains(c.log.String(), file); got != want {
@@ -41,9 +39,7 @@ func TestFetchedEncryptionAlwaysCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := certs.EncryptionFile(filepath.Join(dir, "certs"))
-			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, os.MkdirAll(filepath.Dir(file), 0o700))
 			if err := os.WriteFile(file, []byte(`
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
@@ -55,15 +51,11 @@ resources:
 				t.Fatal(err)
 			}
 			c, err := launch(dir, func(config *server.Config) { config.EtcdListen = listen })
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			t.Cleanup(func() { c.cancel(); <-c.done })
 			create(t, c.CoreV1().Secrets("default"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}})
 			etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(c.dir, "kine.sock")}, DialTimeout: patience, Logger: zap.NewNop()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			defer etcd.Close()
 			stored, err := etcd.Get(t.Context(), "/registry/secrets/default/hidden")
 			if err != nil || len(stored.Kvs) != 1 || !bytes.HasPrefix(stored.Kvs[0].Value, []byte("k8s:enc:secretbox:v1:one:")) {

@@ -32,9 +32,7 @@ type relay struct {
 
 func newRelay(t *testing.T, socket string) *relay {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	r := &relay{listener: listener, socket: socket}
 	r.work.Go(r.accept)
 	return r
@@ -88,9 +86,7 @@ func (r *relay) end() {
 func watchdog(t *testing.T) <-chan struct{} {
 	name := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() { socket.Close() })
 	t.Setenv("NOTIFY_SOCKET", name)
 	t.Setenv("WATCHDOG_USEC", "2000000")
@@ -120,14 +116,10 @@ func TestStopWithEtcdGone(t *testing.T) {
 		t.Skip("starts a control plane")
 	}
 	engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer engine.Close()
 	etcd, err := kine.Serve(t.Context(), engine, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer etcd.Close()
 	way := newRelay(t, strings.TrimPrefix(etcd.Endpoint(), "unix://"))
 	defer way.end()
@@ -141,9 +133,7 @@ func TestStopWithEtcdGone(t *testing.T) {
 		config.StopTimeout = limit
 		config.APIServerArgs = []string{"feature-gates=" + gate + "=true"}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	way.mu.Lock()
 	eventually.Nil(t, "/livez fails", func() error {
 		if text, err := c.RESTClient().Get().AbsPath("/livez").DoRaw(t.Context()); err == nil || !strings.Contains(string(text), "[-]etcd") {

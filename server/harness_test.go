@@ -71,9 +71,7 @@ const upstreamVariable = "KARVE_TEST_UPSTREAM"
 func compares(t *testing.T, d *deviations.Deviation) {
 	t.Helper()
 	switches, err := deviations.Parse(strings.FieldsFunc(os.Getenv(upstreamVariable), func(r rune) bool { return r == ',' }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if !switches.On(d) {
 		t.Skipf("%s is off: %s", d.Name, upstreamVariable)
 	}
@@ -154,9 +152,7 @@ func start(t *testing.T, configure func(*server.Config)) *cluster {
 		t.Skip("starts a control plane of its own")
 	}
 	c, err := launch(t.TempDir(), configure)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() {
 		if err := c.stop(); err != nil {
 			t.Errorf("%v; log:\n%s", err, c.log)
@@ -318,9 +314,7 @@ func plainClient(t *testing.T) *http.Client {
 func get(t *testing.T, client *http.Client, url string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	answer, err := client.Do(r)
 	if err != nil {
 		t.Fatalf("GET %s: %v", url, err)
@@ -337,9 +331,7 @@ func get(t *testing.T, client *http.Client, url string) (int, string) {
 func httpClient(t *testing.T, config *rest.Config) *http.Client {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return client
 }
 
@@ -361,9 +353,7 @@ func contains(status int, body string, want ...string) error {
 func (c *cluster) asServiceAccount(t *testing.T, ns string) *rest.Config {
 	t.Helper()
 	token, err := c.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	config := rest.AnonymousClientConfig(c.admin)
 	config.BearerToken = token.Status.Token
 	return config

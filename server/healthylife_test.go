@@ -58,9 +58,7 @@ func TestAHealthyLifeLogsNoProblem(t *testing.T) {
 	asked := control.New(c.dir)
 	defer asked.Close()
 	var snapshot bytes.Buffer
-	if err := asked.Snapshot(t.Context(), &snapshot, control.Settle); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, asked.Snapshot(t.Context(), &snapshot, control.Settle))
 	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 	if result, err := asked.Reset(t.Context(), &snapshot, control.Settle); err != nil || result.Surplus != 1 {
 		t.Errorf("reset: %+v, %v; want one object to go", result, err)
@@ -79,16 +77,12 @@ func TestAHealthyLifeLogsNoProblem(t *testing.T) {
 	if _, err := client.Create(t.Context(), owned, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CoreV1().ConfigMaps("default").Delete(t.Context(), port.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.CoreV1().ConfigMaps("default").Delete(t.Context(), port.Name, metav1.DeleteOptions{}))
 	eventually.Nil(t, "the garbage collector knows boats", func() error {
 		_, err := client.Get(t.Context(), "owned", metav1.GetOptions{})
 		return wantNotFound(err)
 	})
-	if err := c.definitions(t).Delete(t.Context(), definition.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.definitions(t).Delete(t.Context(), definition.Name, metav1.DeleteOptions{}))
 	eventually.Nil(t, "upstream's own line about it is demoted", func() error {
 		if text := c.log.String(); !strings.Contains(text, `demoted="the type was deleted, and the controllers stop watching it soon"`) {
 			return errors.New("there is no such line")

@@ -31,9 +31,7 @@ import (
 func interfaceAddress(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for _, a := range addresses {
 		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
 			return ip.IP.String()
@@ -79,13 +77,9 @@ func (c *cluster) nameOf(t *testing.T, ns, service string, clients *x509.CertPoo
 func portOf(t *testing.T, at string) int32 {
 	t.Helper()
 	u, err := url.Parse(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	port, err := strconv.ParseInt(u.Port(), 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return int32(port)
 }
 

@@ -22,18 +22,14 @@ import (
 func (c *cluster) withCertificate(t *testing.T, subject pkix.Name) *rest.Config {
 	t.Helper()
 	ca, err := tls.LoadX509KeyPair(filepath.Join(c.dir, "certs", "client-ca.crt"), filepath.Join(c.dir, "certs", "client-ca.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	key, keyPEM := newKey(t)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca.Leaf, key.Public(), ca.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return c.with(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM)
 }
 
@@ -48,13 +44,9 @@ func (c *cluster) with(cert, key []byte) *rest.Config {
 func newKey(t *testing.T) (*ecdsa.PrivateKey, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
@@ -74,8 +66,6 @@ func selfSigned(t *testing.T, key *ecdsa.PrivateKey, name string, hosts ...strin
 		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return der
 }

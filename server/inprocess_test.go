@@ -33,9 +33,7 @@ rules: [{level: Metadata}]
 	ns := c.namespace(t)
 	create(t, c.AppsV1().Deployments(ns), deployment("web", 1))
 	c.wantPods(t, ns, 1)
-	if err := c.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.stop())
 
 	type request struct{ user, verb, resource string }
 	agents := map[request][]string{} // a component has several user agents
@@ -81,9 +79,7 @@ rules: [{level: Metadata}]
 func auditEvents(t *testing.T, log string) []auditv1.Event {
 	t.Helper()
 	content, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	var events []auditv1.Event
 	lines := bufio.NewScanner(bytes.NewReader(content))
 	lines.Buffer(nil, 10<<20)

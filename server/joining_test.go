@@ -65,9 +65,7 @@ func TestClusterOfClusterInfoIsKubeadms(t *testing.T) {
 		"a context without cluster": {Clusters: map[string]*clientcmdapi.Cluster{"other": named}, Contexts: current, CurrentContext: "c"},
 	} {
 		text, err := clientcmd.Write(*config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		_, want, wantErr := kubeconfigutil.GetClusterFromKubeConfig(config)
 		_, got, err := clusterinfo.Parse(string(text))
 		if (err == nil) != (wantErr == nil) || err == nil && got.Server != want.Server {
@@ -89,9 +87,7 @@ func TestObjectsEqualKubeadms(t *testing.T) {
 			var config server.Config
 			configure(&config)
 			dns, err := constants.GetDNSIP(cmp.Or(config.ServiceClusterIPRange, server.DefaultServiceClusterIPRange))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			var bundle []byte
 			mine := t.TempDir()
 			got := contents(t, mine, configure, func(c *cluster) {
@@ -145,9 +141,7 @@ func contents(t *testing.T, dir string, configure func(*server.Config), do func(
 			t.Errorf("%v; log:\n%s", err, c.log)
 		}
 	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	do(c)
 	all := c.still(t)
 	for _, o := range all {
@@ -198,13 +192,9 @@ func (c *cluster) port() string { return c.URL[strings.LastIndex(c.URL, ":")+1:]
 func clusterInfo(t *testing.T, c *cluster) *clientcmdapi.Cluster {
 	t.Helper()
 	info, err := c.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	config, err := clientcmd.Load([]byte(info.Data["kubeconfig"]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if config.Clusters[""] == nil {
 		t.Fatalf("cluster-info has no cluster without a name:\n%s", info.Data["kubeconfig"])
 	}
@@ -215,13 +205,9 @@ func clusterInfo(t *testing.T, c *cluster) *clientcmdapi.Cluster {
 func kubeletDNS(t *testing.T, c *cluster) []string {
 	t.Helper()
 	cm, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubelet-config", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	var config kubeletconfig.KubeletConfiguration
-	if err := yaml.UnmarshalStrict([]byte(cm.Data["kubelet"]), &config); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, yaml.UnmarshalStrict([]byte(cm.Data["kubelet"]), &config))
 	if !componentconfigs.VerifyConfigMapSignature(cm) {
 		t.Error("kubeadm takes kubelet-config for edited: its signature is another")
 	}
@@ -240,9 +226,7 @@ func TestJoinsByKubeadmsCode(t *testing.T) {
 		},
 	})
 	authorities, err := certutil.ParseCertsPEM(c.readFile(t, "certs/server-ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 
 	// Discovery, with the pin of the server's authority, and with a wrong one.
 	discover := func(pin string) (*clientcmdapi.Config, error) {
@@ -251,9 +235,7 @@ func TestJoinsByKubeadmsCode(t *testing.T) {
 		}}, time.Minute)
 	}
 	found, err := discover(pubkeypin.Hash(authorities[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if _, err := discover("sha256:" + strings.Repeat("0", 64)); err == nil {
 		t.Error("discovery with a wrong pin: no error")
 	}
@@ -273,9 +255,7 @@ func TestJoinsByKubeadmsCode(t *testing.T) {
 	}
 	bootstrapping := as(&rest.Config{BearerToken: token})
 	config, err := configutil.FetchInitConfigurationFromCluster(bootstrapping, nil, "test", false, false, true, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if config.KubernetesVersion != version.Kubernetes {
 		t.Errorf("kubernetesVersion: got %s, want %s", config.KubernetesVersion, version.Kubernetes)
 	}
@@ -336,14 +316,10 @@ func TestJoiningObjectsThatAreRefused(t *testing.T) {
 			Spec:       registrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy, ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny}},
 		})
 	}
-	if err := errors.Join(err, first.stop()); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, errors.Join(err, first.stop()))
 
 	c, err := launch(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	t.Cleanup(func() {
 		if err := c.stop(); err != nil {
 			t.Error(err)
@@ -366,9 +342,7 @@ func TestJoiningObjectsThatAreRefused(t *testing.T) {
 	if _, err := c.RbacV1().ClusterRoleBindings().Get(t.Context(), "kubeadm:get-nodes", get); !apierrors.IsNotFound(err) {
 		t.Errorf("the refused binding: got %v, want not found", err)
 	}
-	if err := c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), policy, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), policy, metav1.DeleteOptions{}))
 	eventually.Nil(t, "the binding, once it is allowed", func() error {
 		_, err := c.RbacV1().ClusterRoleBindings().Get(t.Context(), "kubeadm:get-nodes", get)
 		return err
@@ -382,9 +356,7 @@ func TestJoiningObjectsThatAreRefused(t *testing.T) {
 	asked := control.New(c.dir)
 	defer asked.Close()
 	var snapshot bytes.Buffer
-	if err := asked.Snapshot(t.Context(), &snapshot); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, asked.Snapshot(t.Context(), &snapshot))
 	fatal(t, c.CoreV1().ConfigMaps("kube-public").Delete(t.Context(), "cluster-info", metav1.DeleteOptions{}))
 	if result, err := asked.Reset(t.Context(), &snapshot, control.Settle); err != nil || result.Missing != 1 {
 		t.Fatalf("reset: %+v, %v; want one object again", result, err)

@@ -44,15 +44,9 @@ spec:
 func place(t *testing.T, dir, name, text string) {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path+"~", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+"~", path); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	fatal(t, os.WriteFile(path+"~", []byte(text), 0o600))
+	fatal(t, os.Rename(path+"~", path))
 }
 
 // has waits until a ConfigMap has a value. Without one, it must not exist.
@@ -82,9 +76,7 @@ func asking[T any](t *testing.T, c *cluster, ask func(*control.Client) (T, error
 func (c *cluster) applied(t *testing.T) (*control.Manifests, map[string]control.Manifest) {
 	t.Helper()
 	all, err := asking(t, c, func(client *control.Client) (*control.Manifests, error) { return client.ApplyManifests(t.Context()) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if status, err := asking(t, c, func(client *control.Client) (*control.Manifests, error) { return client.Manifests(t.Context()) }); err != nil || len(status.Files) != len(all.Files) {
 		t.Errorf("status: got %+v, %v, want %+v", status, err, all)
 	}
@@ -112,9 +104,7 @@ func (c *cluster) prune(t *testing.T, agreed []control.Stray, parameters ...stri
 func run(t *testing.T, dir string) (*cluster, func()) {
 	t.Helper()
 	c, err := launch(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	stopped := false
 	stop := func() {
 		if stopped = true; c.stop() != nil {
@@ -293,9 +283,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	c.has(t, "default", "half", "3")
 	remove(t, dir, "away.yaml")
 	inventory, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "karve-manifests", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	inventory.Data["objects"] = strings.Replace(inventory.Data["objects"], "[", `["Thing.away.example.com default/one",`, 1)
 	if _, err := c.CoreV1().ConfigMaps("kube-system").Update(t.Context(), inventory, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -347,9 +335,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 
 	// Without the directory, or in an empty one, all stays until --all.
 	away := filepath.Join(data, "away")
-	if err := os.Rename(dir, away); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.Rename(dir, away))
 	for range 2 {
 		if whole, _ := c.applied(t); len(whole.Strays) < 5 || len(whole.Files) > 0 || whole.Problem != "" {
 			t.Errorf("without files: got %+v, want all objects in no file", whole)
@@ -382,18 +368,14 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 func remove(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.Remove(filepath.Join(dir, name)))
 	}
 }
 
 func uid(t *testing.T, c *cluster, name string) string {
 	t.Helper()
 	found, err := c.CoreV1().ConfigMaps("default").Get(context.Background(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return string(found.UID)
 }
 

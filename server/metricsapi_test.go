@@ -29,9 +29,7 @@ func TestSimulatedUsage(t *testing.T) {
 	}
 	c := start(t, simulating(1))
 	testUsage(t, c)
-	if err := c.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.stop())
 	c = start(t, simulating(0))
 	eventually.Nil(t, "metrics.k8s.io is gone", func() error {
 		groups, err := c.Discovery().ServerGroups()
@@ -50,9 +48,7 @@ func TestSimulatedUsage(t *testing.T) {
 func testUsage(t *testing.T, c *cluster) {
 	ctx, ns := t.Context(), c.namespace(t)
 	usage, err := metricsclient.NewForConfig(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	pods := template(simulate.CPUUsage, "90m", simulate.MemoryUsage+".main", "32Mi")
 	pods.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
 	create(t, c.AppsV1().Deployments(ns), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"},

@@ -41,15 +41,11 @@ func TestNothingOutlivesItsNamespace(t *testing.T) {
 				}
 			})
 		}
-		if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
 		writers.Wait()
 		c.namespaceGone(t, ns)
 		left, err := c.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if len(left.Items) > 0 {
 			t.Errorf("%d objects are left in a namespace that is gone", len(left.Items))
 		}
@@ -61,9 +57,7 @@ func TestNothingOutlivesItsNamespaceDespiteASlowWebhook(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)
 	late := c.holdCreate(t, ns)
-	if err := c.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}))
 	late.end(t)
 	c.wantNothingLate(t, ns)
 }
@@ -76,12 +70,8 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 	ns := c.namespace(t)
 	late := c.holdCreate(t, ns)
 	// Without a webhook, the deletion waits only for the request, without a grace period.
-	if err := late.configurations.Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, late.configurations.Delete(ctx, ns, metav1.DeleteOptions{}))
+	fatal(t, c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
 	for range 20 {
 		if _, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
 			t.Fatalf("the namespace while a request is in flight: %v", err)
@@ -181,9 +171,7 @@ func TestStalledBodyHoldsNoNamespace(t *testing.T) {
 	ns := c.namespace(t)
 	body, writing := io.Pipe()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.InsecureURL+"/api/v1/namespaces/"+ns+"/configmaps", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	const whole = 100000
 	request.ContentLength = whole // otherwise HTTP/1.1 sends chunks
 	request.Header.Set("Content-Type", "application/json")
@@ -213,9 +201,7 @@ func TestStalledBodyHoldsNoNamespace(t *testing.T) {
 	if _, err := io.WriteString(writing, first); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
 	c.namespaceGone(t, ns)
 	select {
 	case err := <-answered:

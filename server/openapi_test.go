@@ -146,19 +146,13 @@ func (c *cluster) openAPI(t *testing.T) map[string]string {
 	var last *url.URL // to which the last request was sent
 	fetch := func(path, accept string) string {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		r.Header.Set("Accept", accept)
 		answer, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		defer answer.Body.Close()
 		body, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		headers := ""
 		for _, name := range []string{"Content-Type", "Etag", "Vary", "Cache-Control"} {
 			headers += fmt.Sprintf("%s: %v\n", name, answer.Header.Values(name))
@@ -173,9 +167,7 @@ func (c *cluster) openAPI(t *testing.T) map[string]string {
 	fetch("/openapi/v2", v2)
 	fetch("/openapi/v3/apis/there.is/none", "application/json")
 	var index handler3.OpenAPIV3Discovery
-	if err := json.Unmarshal([]byte(fetch("/openapi/v3", "application/json")), &index); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, json.Unmarshal([]byte(fetch("/openapi/v3", "application/json")), &index))
 	for _, entry := range index.Paths {
 		fetch(entry.ServerRelativeURL, "application/json")
 		path := strings.Split(entry.ServerRelativeURL, "?")[0]

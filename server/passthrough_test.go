@@ -140,15 +140,11 @@ func (p *connectProxy) serve(l net.Listener) {
 // here.
 func TestEgressSelector(t *testing.T) {
 	dir, err := os.MkdirTemp("", "karve-egress-") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer os.RemoveAll(dir)
 	socket := filepath.Join(dir, "proxy")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer l.Close()
 	proxy := &connectProxy{}
 	go proxy.serve(l)

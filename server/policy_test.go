@@ -44,9 +44,7 @@ plugins:
   configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: MutatingAdmissionPolicyConfiguration, staticManifestsDir: ` + dir + `}
 `,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	c := start(t, func(c *server.Config) {
 		c.SettleAfter = time.Hour

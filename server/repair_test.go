@@ -123,9 +123,7 @@ type changer[T any] interface {
 func change[T any](t *testing.T, client changer[T], name string, how func(T)) {
 	t.Helper()
 	object, err := client.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	how(object)
 	if _, err := client.Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
 		t.Fatalf("change %s: %v", name, err)

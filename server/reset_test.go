@@ -20,20 +20,14 @@ import (
 func TestResetReadsTheUIDsThatTheAPIReturns(t *testing.T) {
 	c := shared(t)
 	contents, err := datastore.ReadDump(t.Context(), filepath.Join(c.dir, datastore.EngineFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	_, lists, err := discovery.ServerGroupsAndResources(c.Discovery())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	var served []string
 	for _, list := range lists {
 		for _, r := range list.APIResources {
 			gv, err := schema.ParseGroupVersion(list.GroupVersion)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			if !slices.Contains(r.Verbs, "list") || r.Name == "componentstatuses" {
 				continue
 			}

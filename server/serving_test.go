@@ -19,14 +19,10 @@ import (
 func (c *cluster) shownTo(t *testing.T, name string) *x509.Certificate {
 	t.Helper()
 	u, err := url.Parse(c.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	// The test checks the certificate below, so the client does not verify it.
 	conn, err := tls.Dial("tcp", u.Host, &tls.Config{ServerName: name, InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer conn.Close()
 	return conn.ConnectionState().PeerCertificates[0]
 }
@@ -46,9 +42,7 @@ func tlsTrust(c *cluster) (*x509.CertPool, error) {
 func trustedFor(t *testing.T, c *cluster, names ...string) {
 	t.Helper()
 	roots, err := tlsTrust(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	cert := c.shownTo(t, "localhost")
 	for _, name := range names {
 		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
@@ -64,17 +58,13 @@ func TestInsecureListenerAndHTTP2CanBeDisabled(t *testing.T) {
 	}
 	client := httpClient(t, c.admin)
 	answer, err := client.Get(c.URL + "/version")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	answer.Body.Close()
 	if answer.ProtoMajor != 1 {
 		t.Errorf("with HTTP/2 disabled: got %s, want HTTP/1.1", answer.Proto)
 	}
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(c.URL, "https://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	// The secure listener is the only listener of this process.
 	if listeners := listening(t); len(listeners) != 1 || listeners[0] != port {
 		t.Errorf("TCP ports that this process listens on: got %v, want %s only", listeners, port)
@@ -97,9 +87,7 @@ func listening(t *testing.T) []string {
 	var ports []string
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		content, err := os.ReadFile(table)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		for line := range strings.Lines(string(content)) {
 			f := strings.Fields(line)
 			if len(f) < 10 || f[3] != "0A" || !inodes[f[9]] { // 0A: listening
@@ -107,9 +95,7 @@ func listening(t *testing.T) []string {
 			}
 			_, hex, _ := strings.Cut(f[1], ":")
 			port, err := strconv.ParseUint(hex, 16, 16)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			ports = append(ports, strconv.FormatUint(port, 10))
 		}
 	}

@@ -54,9 +54,7 @@ func TestShutdownDelay(t *testing.T) {
 	if requests < 4 {
 		t.Errorf("only %d requests were tried", requests)
 	}
-	if err := c.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.stop())
 	if took := time.Since(began); took < delay {
 		t.Errorf("the stop took %v, want the delay of %v at least", took, delay)
 	}

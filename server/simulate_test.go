@@ -165,9 +165,7 @@ func testSimulatedDeployment(t *testing.T, c *cluster) {
 	addresses := map[string]bool{}
 	for _, p := range c.wantPods(t, ns, 4) {
 		n, err := c.CoreV1().Nodes().Get(t.Context(), p.Spec.NodeName, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if at, err := netip.ParseAddr(p.Status.PodIP); err != nil || !netip.MustParsePrefix(n.Spec.PodCIDR).Contains(at) || addresses[p.Status.PodIP] {
 			t.Errorf("address %q of Pod %s: want one of its own of %s", p.Status.PodIP, p.Name, n.Spec.PodCIDR)
 		}
@@ -259,12 +257,8 @@ func testSimulatedVolume(t *testing.T, c *cluster) {
 	if err != nil || claim.Status.Phase != corev1.ClaimBound {
 		t.Fatalf("the claim of a Pod: got %+v and %v, want it bound", claim, err)
 	}
-	if err := c.AppsV1().StatefulSets(ns).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CoreV1().PersistentVolumeClaims(ns).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.AppsV1().StatefulSets(ns).Delete(t.Context(), "db", metav1.DeleteOptions{}))
+	fatal(t, c.CoreV1().PersistentVolumeClaims(ns).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}))
 	eventually.Nil(t, "the volume is gone", func() error {
 		_, err := c.CoreV1().PersistentVolumes().Get(t.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
 		return wantNotFound(err)
@@ -290,16 +284,12 @@ func testSimulatedDeletion(t *testing.T, c *cluster) {
 		})
 	}
 	began := time.Now()
-	if err := pods.Delete(t.Context(), "slow", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](2)}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, pods.Delete(t.Context(), "slow", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](2)}))
 	if p, err := pods.Get(t.Context(), "slow", metav1.GetOptions{}); err != nil || p.DeletionTimestamp == nil || !isReady(p) {
 		t.Errorf("slow, while it ends: got %v and %v, want it ready and being deleted", p.Status, err)
 	}
 	for _, name := range []string{"kept", "quick"} {
-		if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, pods.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
 	gone("quick")
 	gone("slow")
@@ -471,12 +461,8 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
 	name := simulate.Name(isDeleted)
 	before, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
+	fatal(t, c.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}))
 	eventually.Nil(t, "the node registers again", func() error {
 		now, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && now.UID == before.UID {
@@ -499,9 +485,7 @@ func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
 			config.SimulateNodes = nodes
 			config.ServiceClusterIPRange, config.ClusterCIDR = "10.96.0.0/12,fd00:10:96::/112", "10.244.0.0/16,fd00:10:244::/56"
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		return c
 	}
 	c := up(3)
@@ -514,12 +498,8 @@ func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
 		pods[i] = c.wantPod(t, ns, p.Name, "is ready", isReady)
 	}
 	before, err := c.CoreV1().Nodes().Get(t.Context(), simulate.Name(0), metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
+	fatal(t, c.stop())
 	c = up(2)
 	defer func() {
 		if err := c.stop(); err != nil {
@@ -549,9 +529,7 @@ func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
 	if kept.ResourceVersion != pods[0].ResourceVersion {
 		t.Errorf("a Pod of before was written, though nothing has changed: %+v, was %+v", kept.Status, pods[0].Status)
 	}
-	if err := c.CoreV1().Pods(ns).Delete(t.Context(), "on-1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, c.CoreV1().Pods(ns).Delete(t.Context(), "on-1", metav1.DeleteOptions{}))
 	eventually.Nil(t, "a Pod of before can be deleted", func() error {
 		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "on-1", metav1.GetOptions{})
 		return wantNotFound(err)

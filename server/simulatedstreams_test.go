@@ -43,9 +43,7 @@ func (c *cluster) annotateNamespace(t *testing.T, ns string, annotations ...stri
 		set[annotations[i]] = annotations[i+1]
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": set}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if _, err := c.CoreV1().Namespaces().Patch(t.Context(), ns, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -117,25 +115,17 @@ func (c *cluster) executors(t *testing.T, r *rest.Request) map[string]remotecomm
 func (c *cluster) frames(t *testing.T, r *rest.Request, send ...[]byte) map[byte]string {
 	t.Helper()
 	transport, holder, err := websocket.RoundTripperFor(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL().String(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	conn, err := websocket.Negotiate(transport, holder, request, "v4.channel.k8s.io")
 	if err != nil {
 		t.Fatalf("the upgrade: %v", err)
 	}
 	defer conn.Close()
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, conn.SetReadDeadline(time.Now().Add(patience)))
 	for _, message := range send {
-		if err := conn.WriteMessage(2, message); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, conn.WriteMessage(2, message))
 	}
 	got := map[byte]string{}
 	for {
@@ -248,15 +238,11 @@ func portFrames(t *testing.T, got map[byte]string, port uint16) map[byte]string 
 func (c *cluster) forward(t *testing.T, ns, pod string, port int, do func(net.Conn)) error {
 	t.Helper()
 	transport, upgrader, err := spdy.RoundTripperFor(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, c.at(ns, pod, "portforward", nil).URL())
 	stop, ready := make(chan struct{}), make(chan struct{})
 	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprint("0:", port)}, stop, ready, io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- forwarder.ForwardPorts() }()
 	select {

@@ -60,9 +60,7 @@ func (c *cluster) service(t *testing.T, name string, policy corev1.IPFamilyPolic
 func inRange(t *testing.T, ip, cidr string) bool {
 	t.Helper()
 	_, ipnet, err := net.ParseCIDR(cidr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return ipnet.Contains(net.ParseIP(ip))
 }
 
@@ -143,9 +141,7 @@ func TestPodRangesThatNobodyAssigns(t *testing.T) {
 	wantPodSubnet := func(c *cluster, want string) {
 		t.Helper()
 		config, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		text := config.Data["ClusterConfiguration"]
 		if strings.Contains(text, "podSubnet") != (want != "") || want != "" && !strings.Contains(text, "podSubnet: "+want+"\n") {
 			t.Errorf("podSubnet in kubeadm-config: want %q in\n%s", want, text)
@@ -216,9 +212,7 @@ func TestLoopbackAdvertised(t *testing.T) {
 func haveIPv6(t *testing.T) bool {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for _, a := range addresses {
 		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() == nil && ip.IP.IsGlobalUnicast() {
 			return true

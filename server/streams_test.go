@@ -66,13 +66,9 @@ func (c *cluster) fakeKubelet(t *testing.T) (node string) {
 	})
 	at, _ := serveTLS(t, "127.0.0.1", nil, nil, mux)
 	u, err := url.Parse(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	n := create(t, c.CoreV1().Nodes(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "streams"},
 		Status: corev1.NodeStatus{
@@ -107,9 +103,7 @@ func TestStopEndsStreams(t *testing.T) {
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "a", Image: "a"}}},
 	})
 	plain, err := kubernetes.NewForConfig(&rest.Config{Host: c.InsecureURL, QPS: -1, Dial: insecure.Dial})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	ends := map[string]chan error{}
 	reads := func(what string, r *bufio.Reader) {
 		end := make(chan error, 1)
@@ -181,13 +175,9 @@ func (c *cluster) execs(t *testing.T, ns, pod string, ends map[string]chan error
 	at := c.CoreV1().RESTClient().Post().Resource("pods").Namespace(ns).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: "a", Command: []string{"a"}, Stdin: true, Stdout: true}, scheme.ParameterCodec).URL()
 	bySPDY, err := remoteclient.NewSPDYExecutor(c.admin, http.MethodPost, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	byWebSocket, err := remoteclient.NewWebSocketExecutor(c.admin, http.MethodGet, at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for what, executor := range map[string]remoteclient.Executor{"exec by SPDY": bySPDY, "exec by WebSocket": byWebSocket} {
 		in, typing := io.Pipe()
 		out, printing := io.Pipe()

@@ -69,9 +69,7 @@ func storyOf(t *testing.T, c *cluster, resource string, template *unstructured.U
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	gv, err := schema.ParseGroupVersion(template.GetAPIVersion())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	objects := c.dynamic.Resource(gv.WithResource(resource))
 	const mine = "uncached-test=yes"
 	object := func(name, step string) *unstructured.Unstructured {
@@ -82,9 +80,7 @@ func storyOf(t *testing.T, c *cluster, resource string, template *unstructured.U
 	}
 	made := func(o *unstructured.Unstructured, err error) *unstructured.Unstructured {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		return o
 	}
 	list := func(what string, o metav1.ListOptions) *unstructured.UnstructuredList {
@@ -138,9 +134,7 @@ func storyOf(t *testing.T, c *cluster, resource string, template *unstructured.U
 	list("newest", metav1.ListOptions{})
 	a = relabel(a, "2")
 	made(objects.Create(ctx, object("uncached-c", "1"), metav1.CreateOptions{}))
-	if err := objects.Delete(ctx, "uncached-b", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, objects.Delete(ctx, "uncached-b", metav1.DeleteOptions{}))
 	first := list("after changes", metav1.ListOptions{})
 	list("exactly then", metav1.ListOptions{ResourceVersion: a.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 	list("not older", metav1.ListOptions{ResourceVersion: first.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
@@ -167,9 +161,7 @@ func storyOf(t *testing.T, c *cluster, resource string, template *unstructured.U
 	initial.AllowWatchBookmarks = false
 	watching("with initial events and no bookmarks", mine, initial, 2)
 	for _, name := range []string{"uncached-a", "uncached-c"} {
-		if err := objects.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, objects.Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	list("at the end", metav1.ListOptions{})
 	return log

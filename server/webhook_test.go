@@ -27,9 +27,7 @@ import (
 func serveTLS(t *testing.T, address string, names []string, clients *x509.CertPool, handler http.Handler) (url string, ca []byte) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	return serveTLSAt(t, l, names, clients, handler)
 }
 
