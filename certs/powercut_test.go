@@ -2,7 +2,6 @@ package certs
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
@@ -115,31 +114,5 @@ func TestLostRenames(t *testing.T) {
 				t.Errorf("round %d: %s was replaced", round, n)
 			}
 		}
-	}
-}
-
-// TestErrorLeavesNothing checks that a failing disk, unlike a power cut, leaves no
-// unfinished file and keeps the old ones.
-func TestErrorLeavesNothing(t *testing.T) {
-	for _, bad := range []string{"create", "write", "sync", "rename"} {
-		t.Run(bad, func(t *testing.T) {
-			b := newTestbed(t)
-			b.ensure(t)
-			before := b.files(t)
-			b.now = today.AddDate(1, 0, 0)
-			cfg := b.Config
-			cfg.fault = func(step, path string) error {
-				if step == bad {
-					return fmt.Errorf("no %s today", step)
-				}
-				return nil
-			}
-			if _, _, err := Ensure(cfg); err == nil || !strings.Contains(err.Error(), "no "+bad) {
-				t.Fatalf("error %v", err)
-			}
-			if diff := changed(before, b.files(t)); len(diff) != 0 {
-				t.Errorf("changed: %v", diff)
-			}
-		})
 	}
 }

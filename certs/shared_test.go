@@ -107,34 +107,6 @@ func TestTakeChangesNothing(t *testing.T) {
 	}
 }
 
-// After a power cut between any two steps, the next start completes the files.
-func TestPowerCutWhileWritingShared(t *testing.T) {
-	made := makeShared(t, newTestbed(t))
-	for n := 0; ; n++ {
-		b := newTestbed(t)
-		cut := b.Config
-		fault, steps := cutAfter(n)
-		cut.fault = fault
-		_, err := made.Take(cut, nil)
-		if err == nil {
-			if *steps > n || n < 20 {
-				t.Fatalf("%d steps of %d and no error", *steps, n)
-			}
-			return
-		}
-		if !errors.Is(err, errPowerCut) {
-			t.Fatalf("after step %d: %v", n, err)
-		}
-		if _, err := made.Take(b.Config, nil); err != nil {
-			t.Fatalf("cut after step %d: %v", n, err)
-		}
-		b.ensure(t)
-		if !maps.Equal(fingerprints(t, readShared(t, b)), fingerprints(t, made)) {
-			t.Fatalf("cut after step %d: other keys", n)
-		}
-	}
-}
-
 func TestFingerprintsRefuse(t *testing.T) {
 	made := makeShared(t, newTestbed(t))
 	for name, change := range map[string]func(Shared){
