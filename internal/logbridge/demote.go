@@ -51,7 +51,7 @@ var demotions = []demotion{
 	// Only the API server's own admission logs the first error.
 	row(`unable to create new content in namespace \S+ because it is being terminated|^Server rejected event \(will not retry!\): .*namespaces "[^"]+" not found`, terminating),
 	row(`[ :](pods|persistentvolumeclaims|resourcequotas|replicationcontrollers|(replicasets|daemonsets|deployments|statefulsets)\.apps|(jobs|cronjobs)\.batch|`+
-		`poddisruptionbudgets\.policy|horizontalpodautoscalers\.autoscaling) "[^"]+" not found$|is being deleted, cannot be assigned to a host|: pvc \S+ is being deleted$`,
+		`poddisruptionbudgets\.policy|horizontalpodautoscalers\.autoscaling) "[^"]+" not found$|is being deleted, cannot be assigned to a host|: pvc \S+ is being deleted$|^Failed to get node: node "" not found$`,
 		"the object was deleted meanwhile, and the controller's cache is behind"),
 	row(`^Terminating all watchers from cacher `, "its clients list and watch again, and the cause is logged, too"),
 	{regexp.MustCompile(`^Failed to watch: .*the server could not find the requested resource`), "type", "*v1.PartialObjectMetadata",

@@ -73,6 +73,7 @@ func TestUpstreamHasTheseLines(t *testing.T) {
 		{"k8s.io/client-go/tools/record", "Server rejected event (will not retry!)", `namespaces "shop" not found`},
 		{controller + "/statefulset", "Error syncing StatefulSet, requeuing", `statefulsets.apps "db" not found`},
 		{controller + "/disruption", "Error syncing PodDisruptionBudget, requeuing", `poddisruptionbudgets.policy "web" not found`},
+		{controller + "/podgc", "Failed to get node", `node "" not found`}, // of a Pod that is deleted before it has one
 		{"k8s.io/kubernetes/pkg/registry/core/pod/storage", "is being deleted, cannot be assigned to a host", ""},
 		{"k8s.io/apiserver/pkg/storage/cacher", "Terminating all watchers from cacher ", ""},
 		{"k8s.io/client-go/tools/cache", "Failed to watch", "the server could not find the requested resource"},
