@@ -40,20 +40,7 @@ var blockers = map[string]struct {
 	},
 	"a policy": {
 		block: func(t *testing.T, c *kubernetes.Clientset) {
-			_, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), &registrationv1.ValidatingAdmissionPolicy{
-				ObjectMeta: metav1.ObjectMeta{Name: "no-tokens"},
-				Spec: registrationv1.ValidatingAdmissionPolicySpec{
-					MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: createOf("serviceaccounts/token")}}},
-					Validations:      []registrationv1.Validation{{Expression: "false", Message: "no tokens"}},
-				},
-			}, metav1.CreateOptions{})
-			_, err2 := c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(t.Context(), &registrationv1.ValidatingAdmissionPolicyBinding{
-				ObjectMeta: metav1.ObjectMeta{Name: "everywhere"},
-				Spec: registrationv1.ValidatingAdmissionPolicyBindingSpec{
-					PolicyName: "no-tokens", ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny},
-				},
-			}, metav1.CreateOptions{})
-			fatal(t, errors.Join(err, err2))
+			refuse(t, c, "everywhere", "serviceaccounts/token", "false", "no tokens")
 		},
 		unblock: func(t *testing.T, c *kubernetes.Clientset) {
 			fatal(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), "everywhere", metav1.DeleteOptions{}))
@@ -128,6 +115,22 @@ func createOf(path string) registrationv1.RuleWithOperations {
 		Operations: []registrationv1.OperationType{registrationv1.Create},
 		Rule:       registrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{path}},
 	}
+}
+
+// refuse makes a policy and its binding, both with a name, which refuse to create what does not pass an expression.
+func refuse(t *testing.T, c kubernetes.Interface, name, resource, unless, message string) {
+	t.Helper()
+	create(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicies(), &registrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: registrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: createOf(resource)}}},
+			Validations:      []registrationv1.Validation{{Expression: unless, Message: message}},
+		},
+	})
+	create(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings(), &registrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       registrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny}},
+	})
 }
 
 // blockingWebhook makes a webhook that does not answer, and waits until it refuses.

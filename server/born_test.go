@@ -58,9 +58,6 @@ resources:
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("starts two control planes")
-			}
 			certs := t.TempDir()
 			upstreams := history{configure: configure, upstreams: true, certs: certs}.settle(t, nil)
 			seeded := history{configure: configure, certs: certs}.settle(t, upstreams)
@@ -111,18 +108,12 @@ func (h history) settle(t *testing.T, like *state) *state {
 	if _, own := os.Stat(filepath.Join(dir, "certs")); err == nil && own != nil {
 		copyKeys(t, filepath.Join(dir, "certs"), kept)
 	}
-	c, err := launch(dir, func(config *server.Config) {
+	c := up(t, dir, func(config *server.Config) {
 		h.configure(t, config)
 		if h.upstreams {
 			config.Upstream = []string{"bootstrap", "earlyinformers"}
 		}
 	})
-	defer func() {
-		if err := c.stop(); err != nil {
-			t.Errorf("%v; log:\n%s", err, c.log)
-		}
-	}()
-	fatal(t, err)
 	s := &state{}
 	if like == nil {
 		s.objects = c.still(t)
@@ -148,9 +139,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 	if h.between != nil {
 		h.between(t, c)
 	}
-	if err := c.stop(); err != nil {
-		t.Fatalf("%v; log:\n%s", err, c.log)
-	}
+	c.down(t)
 	if _, err := os.Stat(kept); h.certs != "" && err != nil {
 		copyKeys(t, kept, filepath.Join(dir, "certs"))
 	}

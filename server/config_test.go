@@ -24,11 +24,16 @@ import (
 func quietConfig(t *testing.T) Config {
 	t.Helper()
 	log, err := logbridge.New(&bytes.Buffer{}, "text", "error")
+	fatal(t, err)
+	logbridge.Install(log)
+	return Config{DataDir: filepath.Join(t.TempDir(), "data"), SecurePort: 6443, InsecurePort: 8080, Log: log}
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	logbridge.Install(log)
-	return Config{DataDir: filepath.Join(t.TempDir(), "data"), SecurePort: 6443, InsecurePort: 8080, Log: log}
 }
 
 // Each row is one mistake: its change to a valid configuration, and the words of its report,
@@ -112,13 +117,17 @@ var mistakes = map[string]struct {
 }
 
 func TestValidateNamesTheOption(t *testing.T) {
-	if err := quietConfig(t).Validate(t.Context()); err != nil {
-		t.Fatalf("a valid configuration: got %v", err)
-	}
-	for _, c := range []Config{{ServiceClusterIPRange: "100.64.0.0/16", ClusterCIDR: "10.1.0.0/16"}, {ServiceClusterIPRange: "10.96.0.0/12,fd00:10::/112"}} {
-		c.SimulateNodes, c.DataDir = 1, t.TempDir()
+	prefix := []string{"etcd-prefix=/elsewhere"} // an etcd may hold several clusters, and a database may be shared
+	for _, c := range []Config{
+		{}, {SimulateNodes: 1, ServiceClusterIPRange: "100.64.0.0/16", ClusterCIDR: "10.1.0.0/16"}, {SimulateNodes: 1, ServiceClusterIPRange: "10.96.0.0/12,fd00:10::/112"},
+		{DatastoreEndpoint: "http://127.0.0.1:1", APIServerArgs: prefix}, {DatastoreEndpoint: "postgres://user@127.0.0.1:1/db", APIServerArgs: prefix},
+	} {
+		c.DataDir = filepath.Join(t.TempDir(), "data")
 		if err := c.Validate(t.Context()); err != nil {
-			t.Errorf("simulated nodes: %v", err)
+			t.Errorf("a valid configuration, %+v: got %v", c, err)
+		}
+		if _, err := os.Stat(c.DataDir); !os.IsNotExist(err) {
+			t.Errorf("a validation made the data directory: %v", err)
 		}
 	}
 	for name, mistake := range mistakes {
@@ -145,17 +154,6 @@ func TestValidateNamesTheOption(t *testing.T) {
 	// Upstream's globals must not keep anything of the mistakes.
 	if err := quietConfig(t).Validate(t.Context()); err != nil {
 		t.Errorf("a valid configuration after all those: got %v", err)
-	}
-}
-
-// An etcd may hold several clusters. A user's own database may be shared, too.
-func TestPrefixOfADatastoreOfTheUsers(t *testing.T) {
-	for _, endpoint := range []string{"http://127.0.0.1:1", "postgres://user@127.0.0.1:1/db"} {
-		c := quietConfig(t)
-		c.DatastoreEndpoint, c.APIServerArgs = endpoint, []string{"etcd-prefix=/elsewhere"}
-		if err := c.Validate(t.Context()); err != nil {
-			t.Errorf("%s: got %v, want the prefix accepted", endpoint, err)
-		}
 	}
 }
 
@@ -247,9 +245,7 @@ func TestValidateReportsAllAtOnce(t *testing.T) {
 // A refused start leaves nothing behind, not even a directory, whatever the reason is.
 func TestRefusedStartLeavesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer taken.Close()
 	for name, tc := range map[string]struct {
 		make func(*Config)
@@ -258,6 +254,7 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 		"an option":  {func(c *Config) { c.InsecurePort = 70000 }, "--insecure-port 70000"},
 		"a port":     {func(c *Config) { c.BindAddress, c.SecurePort = "127.0.0.1", portOf(t, taken) }, "in use"},
 		"upstream's": {func(c *Config) { c.APIServerArgs = []string{"event-ttl=soon"} }, "event-ttl"},
+		"a file":     {func(c *Config) { c.DataDir = os.DevNull }, "--data-dir: " + os.DevNull + " is a file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			above := t.TempDir()
@@ -266,9 +263,6 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 			c.SecurePort, c.InsecurePort = 0, 0
 			c.Ready = func(Info) { t.Error("it was ready") }
 			tc.make(&c)
-			if err := c.Validate(t.Context()); name != "a port" && err == nil {
-				t.Error("Validate found nothing")
-			}
 			err := Run(t.Context(), c)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
@@ -280,18 +274,11 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// A start reports a directory that is none, and the option that names it.
-func TestDirectoryIsNone(t *testing.T) {
-	for want, tc := range map[string]func(*Config){
-		"--data-dir: " + os.DevNull + " is a file":           func(c *Config) { c.DataDir = os.DevNull },
-		"--datastore-endpoint: " + os.DevNull + " is a file": func(c *Config) { c.DatastoreEndpoint = "sqlite://" + os.DevNull + "/x" },
-	} {
-		c := quietConfig(t)
-		c.SecurePort, c.InsecurePort = 0, 0
-		tc(&c)
-		if err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
+func TestDatastoreInAFile(t *testing.T) {
+	c := quietConfig(t)
+	c.SecurePort, c.InsecurePort, c.DatastoreEndpoint = 0, 0, "sqlite://"+os.DevNull+"/x"
+	if err, want := Run(t.Context(), c), "--datastore-endpoint: "+os.DevNull+" is a file"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 
@@ -309,17 +296,11 @@ func TestDirectoryThatOthersMayWriteTo(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		if test.file == marker.File {
-			if err := marker.Write(dir); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, marker.Write(dir))
 		} else if test.file != "" {
-			if err := os.WriteFile(filepath.Join(dir, test.file), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, os.WriteFile(filepath.Join(dir, test.file), nil, 0o600))
 		}
-		if err := os.Chmod(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, os.Chmod(dir, 0o777))
 		err := closeToOthers(dir, log)
 		if (err == nil) != (test.want == "") || err != nil && (!strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), dir)) {
 			t.Errorf("%s: got %v, want %q", name, err, test.want)
@@ -330,29 +311,14 @@ func TestDirectoryThatOthersMayWriteTo(t *testing.T) {
 	}
 }
 
-// The validation of a correct configuration leaves nothing on the disk either.
-func TestValidateMakesNoDirectory(t *testing.T) {
-	c := quietConfig(t)
-	if err := c.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(c.DataDir); !os.IsNotExist(err) {
-		t.Errorf("the data directory was made: %v", err)
-	}
-}
-
 // A second server reports which process has the directory, and which port is in use.
 func TestSecondServerNamesTheDirectoryAndPortsInUse(t *testing.T) {
 	c := quietConfig(t)
 	c.SecurePort, c.InsecurePort = 0, 0
 	plan, err := c.complete().parse().validate(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	first, err := plan.claim(c.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer first.release()
 	second := c
 	second.SecurePort = portOf(t, first.secure)
@@ -407,9 +373,7 @@ func TestSizesOfNodesPodRanges(t *testing.T) {
 // user names an authority that signs everything.
 func TestUsersFilesWinOverTheServersCertificates(t *testing.T) {
 	store, _, err := certs.Ensure(certs.Config{Dir: t.TempDir(), NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	for name, tc := range map[string]struct {
 		args          []string
 		rootCA, signs string
@@ -419,9 +383,7 @@ func TestUsersFilesWinOverTheServersCertificates(t *testing.T) {
 		"a cluster's authority": {[]string{"cluster-signing-cert-file=/mine.crt", "cluster-signing-key-file=/mine.key"}, store.CertFile(certs.ServerCA), ""},
 	} {
 		o, err := controllers.Parse(controllers.Settings{Args: tc.args})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		o.UseCertificates(store)
 		if got := o.SAController.RootCAFile; got != tc.rootCA {
 			t.Errorf("%s: root CA: got %q, want %q", name, got, tc.rootCA)

@@ -132,10 +132,7 @@ func TestGarbageOfNewKinds(t *testing.T) {
 
 		fatal(t, client.Delete(ctx, "owner", metav1.DeleteOptions{}))
 		fatal(t, maps.Delete(ctx, port.Name, metav1.DeleteOptions{}))
-		eventually.Nil(t, "what a custom resource owns goes", func() error {
-			_, err := maps.Get(ctx, crew.Name, metav1.GetOptions{})
-			return wantNotFound(err)
-		})
+		gone(t, maps, crew.Name)
 		eventually.Nil(t, "the custom resource that is owned goes", func() error {
 			_, err := client.Get(ctx, "owned", metav1.GetOptions{})
 			return wantNotFound(err)
@@ -216,10 +213,7 @@ func TestFirstRequestForCustomResourcesSucceeds(t *testing.T) {
 			})
 		}
 		fatal(t, definitions.Delete(ctx, definition.Name, metav1.DeleteOptions{}))
-		eventually.Nil(t, "the definition is gone", func() error {
-			_, err := definitions.Get(ctx, definition.Name, metav1.GetOptions{})
-			return wantNotFound(err)
-		})
+		gone(t, definitions, definition.Name)
 	}
 	if found := regexp.MustCompile(`boats\.first.*\(re\)initializing`).FindString(c.log.String()); found != "" {
 		t.Errorf("the finalizer of definitions: %s", found)

@@ -46,9 +46,7 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 				began = time.Now()
 			}
 			dir := t.TempDir()
-			c, err := launch(dir, configure)
-			fatal(t, err)
-			t.Cleanup(func() { c.cancel(); <-c.done })
+			c := up(t, dir, configure)
 			done("start on an empty database")
 			if _, err := makeConfigMap(t, c, "one"); err != nil {
 				t.Fatal(err)
@@ -90,24 +88,18 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 			done("the first write after it")
 			eventually.Nil(t, "the controllers work again", func() error { return deploy(t, c, "again") })
 			done("the controllers after it")
-			if err := c.stop(); err != nil {
-				t.Errorf("%v; log:\n%s", err, c.log)
-			}
+			c.down(t)
 			done("stop")
 			if text := c.log.String(); strings.Contains(text, "ss/w0rd") || strings.Contains(text, "p%40ss") {
 				t.Errorf("the password is in the log:\n%s", text)
 			}
 
-			if c, err = launch(dir, configure); err != nil {
-				t.Fatal("again: ", err)
-			}
+			c = up(t, dir, configure)
 			done("start again")
 			if _, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "back", metav1.GetOptions{}); err != nil {
 				t.Error("after a restart: ", err)
 			}
-			if err := c.stop(); err != nil {
-				t.Errorf("%v; log:\n%s", err, c.log)
-			}
+			c.down(t)
 		})
 	}
 }
@@ -225,17 +217,10 @@ func shareAll(t *testing.T, first, second *cluster) {
 		t.Errorf("the other server's watch saw nothing within %v", patience)
 	}
 	eventually.Nil(t, "both are endpoints of the Service kubernetes", func() error {
-		slices, err := first.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
-		if err != nil {
-			return err
+		all, err := first.endpoints(t)
+		if err == nil && len(all) != 2 {
+			err = fmt.Errorf("endpoints %v, want two", all)
 		}
-		var all []string
-		for _, e := range slices.Endpoints {
-			all = append(all, e.Addresses...)
-		}
-		if len(all) != 2 {
-			return fmt.Errorf("endpoints %v, want two", all)
-		}
-		return nil
+		return err
 	})
 }

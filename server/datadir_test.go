@@ -36,12 +36,11 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	fatal(t, os.Symlink(dir, link))
-	c, err := launch(link, func(c *server.Config) {
+	c := up(t, link, func(c *server.Config) {
 		c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy")
 		c.SSHUser = "nodes"
 		c.NoControllers, c.DisableScheduler = true, true // a process can have those of only one cluster
 	})
-	fatal(t, err)
 	want("karve-data", "mvcc.db", "ssh", "admin.kubeconfig", "admin.kubeconfig.copy")
 
 	// The link may lead elsewhere now. A server whose directory itself is replaced stops, and leaves the other one alone.

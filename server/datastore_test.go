@@ -19,38 +19,27 @@ import (
 	"github.com/karve-k8s/karve/server/membership"
 )
 
-// A datastore in a directory of its own stores its state only there, and no other server may
-// use it.
+// A datastore in a directory of its own stores its state only there, and no other server may use it. If its disk is not mounted, or its files
+// are gone, no empty cluster takes the place of the former one.
 func TestDatastoreInAnotherDirectory(t *testing.T) {
-	elsewhere := t.TempDir()
-	c := start(t, func(c *server.Config) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	edit := func(c *server.Config) {
 		c.DatastoreEndpoint = "sqlite://" + elsewhere + "?durability=relaxed&cache=8Mi"
 		c.NoControllers, c.DisableScheduler = true, true
-	})
-	if _, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
 	}
+	c := up(t, dir, edit)
+	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}})
 	if _, err := os.Stat(filepath.Join(elsewhere, datastore.EngineFile)); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(filepath.Join(c.dir, datastore.EngineFile)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, datastore.EngineFile)); err == nil {
 		t.Errorf("%s is in the data directory too", datastore.EngineFile)
 	}
 	if _, err := launch(t.TempDir(), func(c *server.Config) { c.DatastoreEndpoint = "sqlite://" + elsewhere }); err == nil || !strings.Contains(err.Error(), "--datastore-endpoint: ") {
 		t.Errorf("a second server on it: %v, want --datastore-endpoint refused", err)
 	}
-}
+	c.down(t)
 
-// The disk of the datastore is not mounted, or its files are gone: no empty cluster takes the place of the former one.
-func TestDatastoreIsGone(t *testing.T) {
-	dir, elsewhere := t.TempDir(), t.TempDir()
-	edit := func(c *server.Config) {
-		c.DatastoreEndpoint = "sqlite://" + elsewhere
-		c.NoControllers, c.DisableScheduler = true, true
-	}
-	c, err := launch(dir, edit)
-	fatal(t, err)
-	fatal(t, c.stop())
 	away := elsewhere + ".away"
 	fatal(t, os.Rename(elsewhere, away))
 	for range 2 {
@@ -61,12 +50,11 @@ func TestDatastoreIsGone(t *testing.T) {
 		}
 	}
 	fatal(t, errors.Join(os.RemoveAll(elsewhere), os.Rename(away, elsewhere)))
-	if c, err = launch(dir, edit); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.stop(); err != nil {
+	c = up(t, dir, edit)
+	if _, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
+	c.down(t)
 }
 
 // In mode relaxed, a kubelet's renewal of its lease, under upstream's key, waits for the next

@@ -28,14 +28,10 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 	c.Log, _ = logbridge.New(&log, "text", "warning") // these are valid
 	full := c.complete()
 	plan, releaseGates, err := full.plan(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer releaseGates()
 	claim, err := plan.claim(full.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer claim.release()
 	s := assemble(plan, claim, lifecycle.NewStart())
 	parts := s.parts()

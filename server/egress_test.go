@@ -199,11 +199,7 @@ func reachNoPort(t *testing.T, configure ...func(*server.Config)) {
 		"validating-service": {Service: withPath(hookService, "/validating-service"), CABundle: hook.ca}, "validating-service-own": {Service: ownService, CABundle: hook.ca},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-			create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kind}, Webhooks: []registrationv1.ValidatingWebhook{{
-				Name: kind + ".karve.test", Rules: configMaps, NamespaceSelector: inNamespace(egressNamespace), ClientConfig: client,
-				SideEffects: ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}}}})
-			t.Cleanup(func() { _ = configurations.Delete(context.Background(), kind, metav1.DeleteOptions{}) })
+			c.validate(t, kind, egressNamespace, client)
 			c.admissionAsks(t, hook, kind)
 		})
 	}

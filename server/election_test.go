@@ -12,6 +12,7 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
@@ -56,15 +57,12 @@ func sharing(t *testing.T, socket, advertise string, like *cluster, configure fu
 	if like != nil {
 		copyKeys(t, filepath.Join(dir, "certs"), filepath.Join(like.dir, "certs"))
 	}
-	c, err := launch(dir, func(c *server.Config) {
+	return up(t, dir, func(c *server.Config) {
 		c.DatastoreEndpoint, c.AdvertiseAddress = "http://"+way.listener.Addr().String(), advertise
 		if configure != nil {
 			configure(c)
 		}
-	})
-	t.Cleanup(func() { c.cancel(); <-c.done })
-	fatal(t, err)
-	return c, way
+	}), way
 }
 
 // end stops one of several servers. The others may go on.
@@ -149,12 +147,17 @@ const (
 	leadsScheduler   = "this server leads and runs the scheduler"
 )
 
-// Of two servers on one datastore, the first runs controllers and scheduler, and both serve. When the
+// Of two servers on one datastore, the first runs controllers and scheduler and applies the manifests, and both serve. When the
 // first stops, the second takes over. It does not wait until it asks again, which takes longer than
 // this test waits.
 func TestServersElectALeader(t *testing.T) {
 	engine, socket := sharedStore(t)
-	patient := func(c *server.Config) { times(c, "600s", "500s", "300s") }
+	files := t.TempDir()
+	place(t, files, "a.yaml", manifest("", "shared", "1"))
+	patient := func(c *server.Config) {
+		c.ManifestsDir = files
+		times(c, "600s", "500s", "300s")
+	}
 	first, _ := sharing(t, socket, "192.0.2.1", nil, patient)
 	second, _ := sharing(t, socket, "192.0.2.2", first, patient)
 	if got := controlplaneapiserver.IdentityLeaseRenewIntervalPeriod; got.Seconds() != 10 {
@@ -167,6 +170,18 @@ func TestServersElectALeader(t *testing.T) {
 	status, body := get(t, httpClient(t, second.admin), second.URL+"/readyz?verbose")
 	if err := contains(status, body, "[+]controllers ok", "[+]scheduler ok"); err != nil {
 		t.Errorf("the second server is not ready: %v", err)
+	}
+	const applied = "manifests: a.yaml: applied"
+	first.says(t, applied, 1)
+	place(t, files, "a.yaml", manifest("", "shared", "2"))
+	second.has(t, "default", "shared", "2")
+	first.says(t, applied, 2)
+	second.says(t, applied, 0)
+	if _, err := asking(t, second, func(client *control.Client) (*control.Manifests, error) { return client.ApplyManifests(t.Context()) }); err == nil || !strings.Contains(err.Error(), "another one leads") {
+		t.Errorf("asked where another server leads: got %v, want an error", err)
+	}
+	if status, err := asking(t, second, func(client *control.Client) (*control.Manifests, error) { return client.Manifests(t.Context()) }); err != nil || status.Problem != control.AnotherLeads {
+		t.Errorf("status where another server leads: got %+v, %v", status, err)
 	}
 	second.node(t, "machine")
 	second.works(t, "before")
@@ -223,6 +238,7 @@ func TestServersElectALeader(t *testing.T) {
 			t.Errorf("lease %s: holder %q, %v, want another than %q", component, now, err, identity)
 		}
 	}
+	second.says(t, applied, 1)
 	second.works(t, "after")
 	metrics, err := second.RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 	if want := `leader_election_master_status{name="kube-scheduler"} 1`; err != nil || !strings.Contains(string(metrics), want) {

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,21 +15,6 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server"
 )
-
-// The first start says where the key of Secrets is, and later ones do not repeat it.
-func TestFirstStartNamesTheKeyOfSecrets(t *testing.T) {
-	dir := t.TempDir()
-	file := certs.EncryptionFile(filepath.Join(dir, "certs"))
-	for start, want := range []bool{true, false} {
-		c, err := launch(dir, nil)
-		fatal(t, err)
-		c.cancel()
-		<-c.done
-		if got := strings.Contains(c.log.String(), "Secrets encrypted") && strings.Contains(c.log.String(), file); got != want {
-			t.Errorf("start %d: the log names %s: %v, want %v\n%s", start+1, file, got, want, c.log)
-		}
-	}
-}
 
 // A server uses the configuration that it has fetched from its cluster in every start: also when it
 // is started with its built-in datastore, and not as one of a cluster.
@@ -50,9 +34,7 @@ resources:
 `), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, err := launch(dir, func(config *server.Config) { config.EtcdListen = listen })
-			fatal(t, err)
-			t.Cleanup(func() { c.cancel(); <-c.done })
+			c := up(t, dir, func(config *server.Config) { config.EtcdListen = listen })
 			create(t, c.CoreV1().Secrets("default"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}})
 			etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(c.dir, "kine.sock")}, DialTimeout: patience, Logger: zap.NewNop()})
 			fatal(t, err)

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
@@ -126,14 +124,11 @@ func TestStopWithEtcdGone(t *testing.T) {
 
 	const limit = 2 * time.Second
 	signs := watchdog(t)
-	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
-	c, err := launch(t.TempDir(), func(config *server.Config) {
+	c := up(t, t.TempDir(), func(config *server.Config) {
 		config.DatastoreEndpoint = "http://" + way.listener.Addr().String()
 		config.NoControllers, config.DisableScheduler = true, true
 		config.StopTimeout = limit
-		config.APIServerArgs = []string{"feature-gates=" + gate + "=true"}
 	})
-	fatal(t, err)
 	way.mu.Lock()
 	eventually.Nil(t, "/livez fails", func() error {
 		if text, err := c.RESTClient().Get().AbsPath("/livez").DoRaw(t.Context()); err == nil || !strings.Contains(string(text), "[-]etcd") {
@@ -152,9 +147,6 @@ func TestStopWithEtcdGone(t *testing.T) {
 		t.Error("still running")
 	}
 	took := time.Since(began)
-	if !utilfeature.DefaultFeatureGate.Enabled(gate) {
-		t.Error("the gate is off while the API server still terminates")
-	}
 	way.mu.Unlock()
 	<-c.done
 	if took > limit+10*time.Second {
@@ -172,9 +164,6 @@ func TestStopWithEtcdGone(t *testing.T) {
 			if strings.Contains(stack, "/karve/server") {
 				return errors.New(stack)
 			}
-		}
-		if utilfeature.DefaultFeatureGate.Enabled(gate) {
-			return errors.New("the gate is still on")
 		}
 		return openFiles(c.dir)
 	})

@@ -41,9 +41,7 @@ func TestSecondClusterNeedsTheSameGates(t *testing.T) {
 		t.Error(second.err)
 	}
 	on()
-	if err := c.stop(); err != nil {
-		t.Error(err)
-	}
+	c.down(t)
 	if utilfeature.DefaultFeatureGate.Enabled(gate) {
 		t.Error("the gate is on after the last cluster")
 	}

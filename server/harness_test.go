@@ -22,6 +22,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -148,27 +149,39 @@ func (c *cluster) stop() error {
 // start runs a control plane for this test only, and stops it at the test's end.
 func start(t *testing.T, configure func(*server.Config)) *cluster {
 	t.Helper()
+	c := up(t, t.TempDir(), configure)
+	t.Cleanup(func() { c.down(t) })
+	return c
+}
+
+// up runs a control plane on a directory. The test's end does not wait for a clean stop.
+func up(t *testing.T, dir string, configure func(*server.Config)) *cluster {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a control plane of its own")
 	}
-	c, err := launch(t.TempDir(), configure)
-	fatal(t, err)
-	t.Cleanup(func() {
-		if err := c.stop(); err != nil {
-			t.Errorf("%v; log:\n%s", err, c.log)
-		}
-	})
+	c, err := launch(dir, configure)
+	t.Cleanup(func() { c.cancel(); <-c.done })
+	if err != nil {
+		t.Fatalf("%v; log:\n%s", err, c.log)
+	}
 	return c
+}
+
+// down stops a control plane, cleanly.
+func (c *cluster) down(t *testing.T) {
+	t.Helper()
+	if err := c.stop(); err != nil {
+		t.Errorf("%v; log:\n%s", err, c.log)
+	}
 }
 
 // once runs a control plane for as long as do takes, and returns what it has logged.
 func once(t *testing.T, dir string, configure func(*server.Config), do func(c *cluster)) string {
 	t.Helper()
-	c, err := launch(dir, configure)
-	if err == nil {
-		do(c)
-	}
-	fatal(t, errors.Join(err, c.stop()))
+	c := up(t, dir, configure)
+	do(c)
+	c.down(t)
 	return c.log.String()
 }
 
@@ -300,6 +313,32 @@ func create[T any](t *testing.T, client creator[T], object T) T {
 		t.Fatalf("create %T: %v", object, err)
 	}
 	return made
+}
+
+// getter is the part of every typed client that gone uses.
+type getter[T any] interface {
+	Get(context.Context, string, metav1.GetOptions) (T, error)
+}
+
+// gone waits until the API has no object of that name.
+func gone[T any](t *testing.T, client getter[T], name string) {
+	t.Helper()
+	eventually.Nil(t, name+" is gone", func() error {
+		_, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+}
+
+// patcher is the part of every typed client that amend uses.
+type patcher[T any] interface {
+	Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error)
+}
+
+func amend[T any](t *testing.T, client patcher[T], name string, kind types.PatchType, patch string, subresources ...string) {
+	t.Helper()
+	if _, err := client.Patch(t.Context(), name, kind, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
+		t.Fatalf("patch %s: %v", name, err)
+	}
 }
 
 // plainClient returns a client for the insecure port of a server in this process.

@@ -24,31 +24,15 @@ const restarts = 3
 // wantNoProblems checks the log of a server that has stopped.
 func (c *cluster) wantNoProblems(t *testing.T, what string) {
 	t.Helper()
-	if err := c.stop(); err != nil {
-		t.Error(err)
-	}
+	c.down(t)
 	if lines := warnings.FindAllString(c.log.String(), -1); len(lines) > 0 {
 		t.Errorf("%s logs %d lines, want none:\n%s", what, len(lines), strings.Join(lines, "\n"))
 	}
 }
 
-// up starts a server, and fails the test if it does not become ready.
-func up(t *testing.T, dir string, configure func(*server.Config)) *cluster {
-	t.Helper()
-	c, err := launch(dir, configure)
-	if err != nil {
-		t.Fatalf("%v; log:\n%s", err, c.log)
-	}
-	t.Cleanup(func() { c.cancel(); <-c.done })
-	return c
-}
-
-// A start, a stop, a restart, a fork, a reset and the end of a custom resource are no problems, and the log has no
+// A start, a stop, a restart, a fork, a reset and the end of a namespace with content and of a custom resource are no problems, and the log has no
 // warning and no error.
 func TestAHealthyLifeLogsNoProblem(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts control planes")
-	}
 	dir := t.TempDir()
 	for i := range restarts {
 		c := up(t, dir, nil)
@@ -90,7 +74,13 @@ func TestAHealthyLifeLogsNoProblem(t *testing.T) {
 		return nil
 	})
 	c.wantNoProblems(t, "a server that was reset")
-	fork := up(t, t.TempDir(), func(config *server.Config) { config.ForkFrom = dir })
+	fork := up(t, t.TempDir(), func(config *server.Config) { config.ForkFrom, config.SimulateNodes = dir, 2 })
+	for range 3 { // controllers and the scheduler race with the deletion
+		ns := fork.namespace(t)
+		fork.fill(t, ns)
+		fatal(t, fork.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}))
+		gone(t, fork.CoreV1().Namespaces(), ns)
+	}
 	fork.wantNoProblems(t, "a fork")
 }
 

@@ -107,17 +107,7 @@ func (c *cluster) webhookOnTheHost(t *testing.T, lead leader) {
 		}
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	}))
-	configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Webhooks: []registrationv1.ValidatingWebhook{{
-			Name: "host.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
-			ClientConfig: registrationv1.WebhookClientConfig{CABundle: ca,
-				Service: &registrationv1.ServiceReference{Namespace: ns, Name: "webhook", Port: &port}},
-			SideEffects: ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
-	t.Cleanup(func() { _ = configurations.Delete(context.Background(), ns, metav1.DeleteOptions{}) })
+	c.validate(t, ns, ns, registrationv1.WebhookClientConfig{CABundle: ca, Service: &registrationv1.ServiceReference{Namespace: ns, Name: "webhook", Port: &port}})
 	refusedSoon(t, c, ns, "the process says no")
 }
 

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/x509/pkix"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -16,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,41 +36,17 @@ import (
 	kubeletphase "k8s.io/kubernetes/cmd/kubeadm/app/phases/kubelet"
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/uploadconfig"
 	configutil "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
-	kubeconfigutil "k8s.io/kubernetes/cmd/kubeadm/app/util/kubeconfig"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/internal/clusterinfo"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
 )
-
-// Karve reads from cluster-info the cluster that kubeadm join takes from it.
-func TestClusterOfClusterInfoIsKubeadms(t *testing.T) {
-	unnamed, named := &clientcmdapi.Cluster{Server: "https://unnamed"}, &clientcmdapi.Cluster{Server: "https://named"}
-	current := map[string]*clientcmdapi.Context{"c": {Cluster: "named"}}
-	for name, config := range map[string]*clientcmdapi.Config{
-		"nothing":                   {},
-		"as kubeadm writes it":      {Clusters: map[string]*clientcmdapi.Cluster{"": unnamed}},
-		"a name":                    {Clusters: map[string]*clientcmdapi.Cluster{"named": named}},
-		"a current context":         {Clusters: map[string]*clientcmdapi.Cluster{"named": named}, Contexts: current, CurrentContext: "c"},
-		"both":                      {Clusters: map[string]*clientcmdapi.Cluster{"": unnamed, "named": named}, Contexts: current, CurrentContext: "c"},
-		"a context without cluster": {Clusters: map[string]*clientcmdapi.Cluster{"other": named}, Contexts: current, CurrentContext: "c"},
-	} {
-		text, err := clientcmd.Write(*config)
-		fatal(t, err)
-		_, want, wantErr := kubeconfigutil.GetClusterFromKubeConfig(config)
-		_, got, err := clusterinfo.Parse(string(text))
-		if (err == nil) != (wantErr == nil) || err == nil && got.Server != want.Server {
-			t.Errorf("%s: got %+v, %v, want kubeadm's %+v, %v", name, got, err, want, wantErr)
-		}
-	}
-}
 
 // A new cluster has the objects that kubeadm's own phases make for nodes, with the same content.
 func TestObjectsEqualKubeadms(t *testing.T) {
@@ -135,13 +109,8 @@ func TestObjectsEqualKubeadms(t *testing.T) {
 // managers of fields.
 func contents(t *testing.T, dir string, configure func(*server.Config), do func(*cluster)) map[string]map[string]any {
 	t.Helper()
-	c, err := launch(dir, configure)
-	defer func() {
-		if err := c.stop(); err != nil {
-			t.Errorf("%v; log:\n%s", err, c.log)
-		}
-	}()
-	fatal(t, err)
+	c := up(t, dir, configure)
+	defer c.down(t)
 	do(c)
 	all := c.still(t)
 	for _, o := range all {
@@ -295,36 +264,13 @@ func TestJoinsByKubeadmsCode(t *testing.T) {
 // snapshot of a time when the server had another address brings it back, and it follows this server.
 func TestJoiningObjectsThatAreRefused(t *testing.T) {
 	dir := t.TempDir()
-	if testing.Short() {
-		t.Skip("starts two control planes")
-	}
 	const policy = "no-bindings-of-tokens"
-	first, err := launch(dir, func(c *server.Config) { c.NoKubeadmObjects = true })
-	if err == nil {
-		create(t, first.AdmissionregistrationV1().ValidatingAdmissionPolicies(), &registrationv1.ValidatingAdmissionPolicy{
-			ObjectMeta: metav1.ObjectMeta{Name: policy},
-			Spec: registrationv1.ValidatingAdmissionPolicySpec{
-				MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: registrationv1.RuleWithOperations{
-					Operations: []registrationv1.OperationType{registrationv1.Create},
-					Rule:       registrationv1.Rule{APIGroups: []string{"rbac.authorization.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"clusterrolebindings"}},
-				}}}},
-				Validations: []registrationv1.Validation{{Expression: "!object.metadata.name.startsWith('kubeadm:get-nodes')", Message: "not here"}},
-			},
-		})
-		create(t, first.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings(), &registrationv1.ValidatingAdmissionPolicyBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: policy},
-			Spec:       registrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy, ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny}},
-		})
-	}
-	fatal(t, errors.Join(err, first.stop()))
-
-	c, err := launch(dir, nil)
-	fatal(t, err)
-	t.Cleanup(func() {
-		if err := c.stop(); err != nil {
-			t.Error(err)
-		}
+	once(t, dir, func(c *server.Config) { c.NoKubeadmObjects = true }, func(c *cluster) {
+		refuse(t, c, policy, "clusterrolebindings", "!object.metadata.name.startsWith('kubeadm:get-nodes')", "not here")
 	})
+
+	c := up(t, dir, nil)
+	defer c.down(t)
 	var get metav1.GetOptions
 	if want := "ClusterRoleBinding kubeadm:get-nodes"; !strings.Contains(c.log.String(), want) || !strings.Contains(c.log.String(), "not here") {
 		t.Errorf("want a warning with %q and the policy's reason in the log:\n%s", want, c.log)
@@ -406,9 +352,6 @@ func TestObjectsFollowTheAddress(t *testing.T) {
 // A cluster without the objects, as of an earlier release, gets them at the next start. From then
 // on, what depends on the server follows it, and everything else is the administrator's.
 func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts five control planes")
-	}
 	dir := t.TempDir()
 	exists := func(want bool, what string, err error) {
 		t.Helper()

@@ -17,7 +17,6 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/eventually"
-	"github.com/karve-k8s/karve/server"
 )
 
 // manifest is a ConfigMap as a manifest.
@@ -100,29 +99,7 @@ func (c *cluster) prune(t *testing.T, agreed []control.Stray, parameters ...stri
 	return strings.Join(names, "\n"), strays, err
 }
 
-// run runs a server on a directory, until the function that it returns is called.
-func run(t *testing.T, dir string) (*cluster, func()) {
-	t.Helper()
-	c, err := launch(dir, nil)
-	fatal(t, err)
-	stopped := false
-	stop := func() {
-		if stopped = true; c.stop() != nil {
-			t.Errorf("%v; log:\n%s", c.err, c.log)
-		}
-	}
-	t.Cleanup(func() {
-		if !stopped {
-			stop()
-		}
-	})
-	return c, stop
-}
-
 func TestManifestsFollowTheirFiles(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a control plane of its own")
-	}
 	data := t.TempDir()
 	dir := filepath.Join(data, "manifests")
 	place(t, dir, "a.yaml", manifest("", "plain", "1")+"---\n"+manifest("shop", "goods", "1"))
@@ -138,7 +115,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		place(t, dir, "secret-"+name+".yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: "+name+"}\nstringData: "+value+"\n")
 	}
 
-	c, stop := run(t, data)
+	c := up(t, data, nil)
 	c.has(t, "default", "plain", "1")
 	c.has(t, "shop", "goods", "1")
 	c.has(t, "shop", "made", "1")
@@ -203,15 +180,13 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	}
 
 	// What changes while the server is off changes nothing of that.
-	stop()
+	c.down(t)
 	remove(t, dir, "z.yaml", "kept.yaml", "broken.yaml", "secret-number.yaml", "secret-list.yaml", "secret-text.yaml", "secret-block.yaml", "secret-anchor.yaml")
 	place(t, dir, "a.yaml", manifest("shop", "goods", "3"))
-	c, stop = run(t, data)
+	c = up(t, data, nil)
 	c.has(t, "shop", "goods", "3")
 	c.says(t, "7 objects are in no file any more: ConfigMap default/beside", 1)
-	if _, err := c.CoreV1().ConfigMaps("shop").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "users"}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	create(t, c.CoreV1().ConfigMaps("shop"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "users"}})
 	names, strays, err := c.prune(t, nil)
 	if want := "ConfigMap default/beside 0\nConfigMap default/kept 0\nConfigMap default/plain 0\nConfigMap default/rest 0\n" +
 		"CustomResourceDefinition.apiextensions.k8s.io widgets.example.com 1\nNamespace shop 3\nWidget.example.com default/one 0"; err != nil || names != want {
@@ -362,7 +337,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		}
 		return nil
 	})
-	stop()
+	c.down(t)
 }
 
 func remove(t *testing.T, dir string, names ...string) {
@@ -377,35 +352,4 @@ func uid(t *testing.T, c *cluster, name string) string {
 	found, err := c.CoreV1().ConfigMaps("default").Get(context.Background(), name, metav1.GetOptions{})
 	fatal(t, err)
 	return string(found.UID)
-}
-
-// Of several servers, the one that leads applies the files; another goes on when it stops.
-func TestOneOfSeveralServersAppliesManifests(t *testing.T) {
-	_, socket := sharedStore(t)
-	dir := t.TempDir()
-	place(t, dir, "a.yaml", manifest("", "shared", "1"))
-	configure := func(c *server.Config) {
-		c.ManifestsDir = dir
-		times(c, "600s", "500s", "300s")
-	}
-	first, _ := sharing(t, socket, "192.0.2.1", nil, configure)
-	second, _ := sharing(t, socket, "192.0.2.2", first, configure)
-	const applied = "manifests: a.yaml: applied"
-	first.says(t, applied, 1)
-	second.says(t, "leads and runs the controllers: this server waits until it stops", 1)
-	place(t, dir, "a.yaml", manifest("", "shared", "2"))
-	second.has(t, "default", "shared", "2")
-	first.says(t, applied, 2)
-	second.says(t, applied, 0)
-	if _, err := asking(t, second, func(client *control.Client) (*control.Manifests, error) { return client.ApplyManifests(t.Context()) }); err == nil || !strings.Contains(err.Error(), "another one leads") {
-		t.Errorf("asked where another server leads: got %v, want an error", err)
-	}
-	if status, err := asking(t, second, func(client *control.Client) (*control.Manifests, error) { return client.Manifests(t.Context()) }); err != nil || status.Problem != control.AnotherLeads {
-		t.Errorf("status where another server leads: got %+v, %v", status, err)
-	}
-	first.end(t)
-	second.says(t, applied, 1)
-	place(t, dir, "a.yaml", manifest("", "shared", "3"))
-	second.has(t, "default", "shared", "3")
-	second.end(t)
 }

@@ -29,7 +29,7 @@ func TestSimulatedUsage(t *testing.T) {
 	}
 	c := start(t, simulating(1))
 	testUsage(t, c)
-	fatal(t, c.stop())
+	c.down(t)
 	c = start(t, simulating(0))
 	eventually.Nil(t, "metrics.k8s.io is gone", func() error {
 		groups, err := c.Discovery().ServerGroups()

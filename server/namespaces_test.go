@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +15,6 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	admissionregistration "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server/insecure"
@@ -43,7 +40,7 @@ func TestNothingOutlivesItsNamespace(t *testing.T) {
 		}
 		fatal(t, c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
 		writers.Wait()
-		c.namespaceGone(t, ns)
+		gone(t, c.CoreV1().Namespaces(), ns)
 		left, err := c.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
 		fatal(t, err)
 		if len(left.Items) > 0 {
@@ -70,7 +67,7 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 	ns := c.namespace(t)
 	late := c.holdCreate(t, ns)
 	// Without a webhook, the deletion waits only for the request, without a grace period.
-	fatal(t, late.configurations.Delete(ctx, ns, metav1.DeleteOptions{}))
+	fatal(t, c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, ns, metav1.DeleteOptions{}))
 	fatal(t, c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
 	for range 20 {
 		if _, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
@@ -84,15 +81,14 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 
 // heldCreate is a create request that was admitted to a namespace and that a webhook delays.
 type heldCreate struct {
-	configurations admissionregistration.ValidatingWebhookConfigurationInterface
-	release        chan struct{}
-	created        chan error
+	release chan struct{}
+	created chan error
 }
 
 func (c *cluster) holdCreate(t *testing.T, ns string) *heldCreate {
 	t.Helper()
 	ctx := t.Context()
-	held := &heldCreate{c.AdmissionregistrationV1().ValidatingWebhookConfigurations(), make(chan struct{}), make(chan error, 1)}
+	held := &heldCreate{make(chan struct{}), make(chan error, 1)}
 	asked := make(chan struct{})
 	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		close(asked)
@@ -102,19 +98,7 @@ func (c *cluster) holdCreate(t *testing.T, ns string) *heldCreate {
 		}
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	}))
-	create(t, held.configurations, &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Webhooks: []registrationv1.ValidatingWebhook{{
-			Name: "slow.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
-			MatchConditions: []registrationv1.MatchCondition{{Name: "ours", Expression: `request.name == "late"`}},
-			ClientConfig:    registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
-			SideEffects:     ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-			TimeoutSeconds: ptr.To[int32](30),
-		}},
-	})
-	t.Cleanup(func() {
-		_ = held.configurations.Delete(context.WithoutCancel(ctx), ns, metav1.DeleteOptions{}) // the test may have
-	})
+	c.validate(t, ns, ns, registrationv1.WebhookClientConfig{URL: &url, CABundle: ca}, registrationv1.MatchCondition{Name: "ours", Expression: `request.name == "late"`})
 	maps := c.CoreV1().ConfigMaps(ns)
 	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
 	eventually.Nil(t, "the webhook is asked", func() error {
@@ -148,19 +132,10 @@ func (h *heldCreate) end(t *testing.T) {
 // late is left.
 func (c *cluster) wantNothingLate(t *testing.T, ns string) {
 	t.Helper()
-	c.namespaceGone(t, ns)
+	gone(t, c.CoreV1().Namespaces(), ns)
 	if _, err := c.CoreV1().ConfigMaps(ns).Get(t.Context(), "late", metav1.GetOptions{}); wantNotFound(err) != nil {
 		t.Errorf("what was created late is left in a namespace that is gone: %v", err)
 	}
-}
-
-// namespaceGone waits until a namespace that is being deleted has gone.
-func (c *cluster) namespaceGone(t *testing.T, ns string) {
-	t.Helper()
-	eventually.Nil(t, "the namespace is gone", func() error {
-		_, err := c.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
-		return wantNotFound(err)
-	})
 }
 
 // A request whose body has not arrived is not admitted yet, so it does not delay the deletion.
@@ -202,7 +177,7 @@ func TestStalledBodyHoldsNoNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	fatal(t, c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
-	c.namespaceGone(t, ns)
+	gone(t, c.CoreV1().Namespaces(), ns)
 	select {
 	case err := <-answered:
 		t.Fatalf("the request has ended before its body: %v", err)

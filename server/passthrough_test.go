@@ -24,7 +24,6 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	manageroptions "k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 	scheduleroptions "k8s.io/kubernetes/cmd/kube-scheduler/app/options"
-	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -164,14 +163,7 @@ egressSelections:
 	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "through the proxy, no"}}
 	}))
-	create(t, c.AdmissionregistrationV1().ValidatingWebhookConfigurations(), &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Webhooks: []registrationv1.ValidatingWebhook{{
-			Name: "validate.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
-			ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
-			SideEffects:  ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
+	c.validate(t, ns, ns, registrationv1.WebhookClientConfig{URL: &url, CABundle: ca})
 	refusedSoon(t, c, ns, "through the proxy, no")
 	if host := strings.TrimPrefix(url, "https://"); !strings.Contains(proxy.connections(), host) {
 		t.Errorf("the proxy connected to %q, want %s among them", proxy.connections(), host)

@@ -17,9 +17,6 @@ import (
 // objects after the next start are the same as after a start with upstream's hooks.
 func TestRepairsAsUpstreamDoes(t *testing.T) {
 	compares(t, deviations.Bootstrap)
-	if testing.Short() {
-		t.Skip("starts four control planes")
-	}
 	certs := t.TempDir()
 	restarted := func(upstreams bool, like *state) *state {
 		dir := t.TempDir()

@@ -4,12 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/karve-k8s/karve/server"
@@ -56,48 +53,10 @@ func TestInsecureListenerAndHTTP2CanBeDisabled(t *testing.T) {
 	if c.InsecureURL != "" {
 		t.Errorf("InsecureURL: got %s, want none", c.InsecureURL)
 	}
-	client := httpClient(t, c.admin)
-	answer, err := client.Get(c.URL + "/version")
+	answer, err := httpClient(t, c.admin).Get(c.URL + "/version")
 	fatal(t, err)
 	answer.Body.Close()
 	if answer.ProtoMajor != 1 {
 		t.Errorf("with HTTP/2 disabled: got %s, want HTTP/1.1", answer.Proto)
 	}
-	_, port, err := net.SplitHostPort(strings.TrimPrefix(c.URL, "https://"))
-	fatal(t, err)
-	// The secure listener is the only listener of this process.
-	if listeners := listening(t); len(listeners) != 1 || listeners[0] != port {
-		t.Errorf("TCP ports that this process listens on: got %v, want %s only", listeners, port)
-	}
-}
-
-// listening lists the TCP ports that this process listens on.
-func listening(t *testing.T) []string {
-	t.Helper()
-	inodes := map[string]bool{}
-	links, _ := filepath.Glob("/proc/self/fd/*")
-	for _, link := range links {
-		if to, err := os.Readlink(link); err == nil && strings.HasPrefix(to, "socket:[") {
-			inodes[strings.Trim(to, "socket:[]")] = true
-		}
-	}
-	if len(inodes) == 0 {
-		t.Skip("there is no /proc to look the sockets up in")
-	}
-	var ports []string
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		content, err := os.ReadFile(table)
-		fatal(t, err)
-		for line := range strings.Lines(string(content)) {
-			f := strings.Fields(line)
-			if len(f) < 10 || f[3] != "0A" || !inodes[f[9]] { // 0A: listening
-				continue
-			}
-			_, hex, _ := strings.Cut(f[1], ":")
-			port, err := strconv.ParseUint(hex, 16, 16)
-			fatal(t, err)
-			ports = append(ports, strconv.FormatUint(port, 10))
-		}
-	}
-	return ports
 }

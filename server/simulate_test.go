@@ -35,9 +35,7 @@ func TestSimulatedNodes(t *testing.T) {
 	})
 	// What happens to these nodes must not take those of other tests away.
 	for _, i := range []int{goesDown, isDeleted} {
-		if _, err := c.CoreV1().Nodes().Patch(t.Context(), simulate.Name(i), types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		amend(t, c.CoreV1().Nodes(), simulate.Name(i), types.MergePatchType, `{"spec":{"unschedulable":true}}`)
 	}
 	t.Run("all", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *cluster){
@@ -176,9 +174,7 @@ func testSimulatedDeployment(t *testing.T, c *cluster) {
 		wantUpstreamsConditions(t, &p)
 	}
 	patch := `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"web:2"}]}}}}`
-	if _, err := deployments.Patch(t.Context(), d.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	amend(t, deployments, d.Name, types.StrategicMergePatchType, patch)
 	eventually.Nil(t, "the new image is rolled out", func() error {
 		if err := available(); err != nil {
 			return err
@@ -259,10 +255,7 @@ func testSimulatedVolume(t *testing.T, c *cluster) {
 	}
 	fatal(t, c.AppsV1().StatefulSets(ns).Delete(t.Context(), "db", metav1.DeleteOptions{}))
 	fatal(t, c.CoreV1().PersistentVolumeClaims(ns).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}))
-	eventually.Nil(t, "the volume is gone", func() error {
-		_, err := c.CoreV1().PersistentVolumes().Get(t.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
-		return wantNotFound(err)
-	})
+	gone(t, c.CoreV1().PersistentVolumes(), claim.Spec.VolumeName)
 }
 
 func testSimulatedDeletion(t *testing.T, c *cluster) {
@@ -277,12 +270,6 @@ func testSimulatedDeletion(t *testing.T, c *cluster) {
 	for _, name := range []string{"kept", "quick", "slow"} {
 		uids[name] = c.wantPod(t, ns, name, "is ready", isReady).UID
 	}
-	gone := func(name string) {
-		eventually.Nil(t, name+" is gone", func() error {
-			_, err := pods.Get(t.Context(), name, metav1.GetOptions{})
-			return wantNotFound(err)
-		})
-	}
 	began := time.Now()
 	fatal(t, pods.Delete(t.Context(), "slow", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](2)}))
 	if p, err := pods.Get(t.Context(), "slow", metav1.GetOptions{}); err != nil || p.DeletionTimestamp == nil || !isReady(p) {
@@ -291,18 +278,16 @@ func testSimulatedDeletion(t *testing.T, c *cluster) {
 	for _, name := range []string{"kept", "quick"} {
 		fatal(t, pods.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
-	gone("quick")
-	gone("slow")
+	gone(t, pods, "quick")
+	gone(t, pods, "slow")
 	if took := time.Since(began); took < 1900*time.Millisecond {
 		t.Errorf("slow was gone after %v, want its grace period of 2 s", took)
 	}
 	c.wantPod(t, ns, "kept", "has failed", func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodFailed && p.Status.ContainerStatuses[0].State.Terminated != nil
 	})
-	if _, err := pods.Patch(t.Context(), "kept", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	gone("kept")
+	amend(t, pods, "kept", types.MergePatchType, `{"metadata":{"finalizers":null}}`)
+	gone(t, pods, "kept")
 }
 
 func testSimulatedCrashLoop(t *testing.T, c *cluster) {
@@ -316,9 +301,7 @@ func testSimulatedCrashLoop(t *testing.T, c *cluster) {
 	c.wantPod(t, ns, "bad", "is restarted four times", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount >= 4 })
 	// The Pod is repaired while it runs.
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:null}}}`, simulate.CrashLoop, simulate.RunFor)
-	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "bad", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	amend(t, c.CoreV1().Pods(ns), "bad", types.MergePatchType, patch)
 	c.wantPod(t, ns, "bad", "is ready", isReady)
 }
 
@@ -329,9 +312,7 @@ func testSimulatedGate(t *testing.T, c *cluster) {
 	create(t, c.CoreV1().Pods(ns), p)
 	c.wantPod(t, ns, "gated", "runs", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && !isReady(p) })
 	patch := `{"status":{"conditions":[{"type":"karve.test/open","status":"True"}]}}`
-	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "gated", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
-		t.Fatal(err)
-	}
+	amend(t, c.CoreV1().Pods(ns), "gated", types.StrategicMergePatchType, patch, "status")
 	c.wantPod(t, ns, "gated", "is ready", isReady)
 }
 
@@ -354,9 +335,7 @@ func testSimulatedChanges(t *testing.T, c *cluster) {
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
 	create(t, pods, p)
 	c.wantPod(t, ns, "sized", "is ready", isReady)
-	if _, err := pods.Patch(t.Context(), "sized", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "resize"); err != nil {
-		t.Fatal(err)
-	}
+	amend(t, pods, "sized", types.StrategicMergePatchType, patch, "resize")
 	c.wantPod(t, ns, "sized", "has its new size", func(p *corev1.Pod) bool {
 		s := p.Status.ContainerStatuses[0]
 		return s.Resources != nil && s.Resources.Limits.Cpu().String() == "300m" && s.AllocatedResources.Cpu().String() == "300m" && s.RestartCount == 0
@@ -384,9 +363,7 @@ func (c *cluster) annotateNode(t *testing.T, node, name, value string) {
 	if value == "" {
 		patch = fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, name)
 	}
-	if _, err := c.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	amend(t, c.CoreV1().Nodes(), node, types.MergePatchType, patch)
 }
 
 // wantNode waits until a node has this readiness.
@@ -419,9 +396,7 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	create(t, c.CoreV1().Pods(ns), p)
 	c.wantPod(t, ns, "web", "is ready", isReady)
 	extended := `{"status":{"capacity":{"example.com/gpu":"4"},"allocatable":{"example.com/gpu":"4"}}}`
-	if _, err := c.CoreV1().Nodes().Patch(t.Context(), down, types.MergePatchType, []byte(extended), metav1.PatchOptions{}, "status"); err != nil {
-		t.Fatal(err)
-	}
+	amend(t, c.CoreV1().Nodes(), down, types.MergePatchType, extended, "status")
 	c.annotateNode(t, down, simulate.NodeNotReady, "true")
 	c.wantNode(t, down, corev1.ConditionFalse)
 	c.annotateNode(t, down, simulate.NodeNotReady, "")
@@ -452,10 +427,7 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	if gpus := n.Status.Allocatable["example.com/gpu"]; err != nil || gpus.Value() != 4 {
 		t.Errorf("what a user has given the node: got %v and %v, want it to stay", n.Status.Allocatable, err)
 	}
-	eventually.Nil(t, "the Pod is gone", func() error {
-		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
-		return wantNotFound(err)
-	})
+	gone(t, c.CoreV1().Pods(ns), "web")
 }
 
 func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
@@ -476,19 +448,14 @@ func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
 // TestSimulatedNodesRestartWithFewerNodes restarts with fewer nodes than before. Pods have an
 // address of each family, from the ranges that the controllers assign to nodes.
 func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a control plane")
-	}
 	dir := t.TempDir()
-	up := func(nodes int) *cluster {
-		c, err := launch(dir, func(config *server.Config) {
-			config.SimulateNodes = nodes
+	nodes := func(n int) func(*server.Config) {
+		return func(config *server.Config) {
+			config.SimulateNodes = n
 			config.ServiceClusterIPRange, config.ClusterCIDR = "10.96.0.0/12,fd00:10:96::/112", "10.244.0.0/16,fd00:10:244::/56"
-		})
-		fatal(t, err)
-		return c
+		}
 	}
-	c := up(3)
+	c := up(t, dir, nodes(3))
 	ns := c.namespace(t)
 	var pods [3]*corev1.Pod
 	for i := range pods {
@@ -499,16 +466,12 @@ func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
 	}
 	before, err := c.CoreV1().Nodes().Get(t.Context(), simulate.Name(0), metav1.GetOptions{})
 	fatal(t, err)
-	fatal(t, c.stop())
-	c = up(2)
-	defer func() {
-		if err := c.stop(); err != nil {
-			t.Errorf("%v; log:\n%s", err, c.log)
-		}
-	}()
-	nodes, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: simulate.NodeLabel})
-	if err != nil || len(nodes.Items) != 2 || nodes.Items[0].UID != before.UID {
-		t.Errorf("nodes: got %v and %v, want the first two of before", nodes, err)
+	c.down(t)
+	c = up(t, dir, nodes(2))
+	defer c.down(t)
+	found, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: simulate.NodeLabel})
+	if err != nil || len(found.Items) != 2 || found.Items[0].UID != before.UID {
+		t.Errorf("nodes: got %v and %v, want the first two of before", found, err)
 	}
 	after := simulated("after")
 	after.Spec.NodeName = simulate.Name(0)
@@ -530,8 +493,5 @@ func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
 		t.Errorf("a Pod of before was written, though nothing has changed: %+v, was %+v", kept.Status, pods[0].Status)
 	}
 	fatal(t, c.CoreV1().Pods(ns).Delete(t.Context(), "on-1", metav1.DeleteOptions{}))
-	eventually.Nil(t, "a Pod of before can be deleted", func() error {
-		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "on-1", metav1.GetOptions{})
-		return wantNotFound(err)
-	})
+	gone(t, c.CoreV1().Pods(ns), "on-1")
 }

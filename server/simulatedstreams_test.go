@@ -317,15 +317,7 @@ func (h *hostListeners) testListen(t *testing.T, c *cluster) {
 	}})
 	pod := c.wantPods(t, ns, 1)[0].Name
 	c.wantPod(t, ns, pod, "is ready", isReady)
-	configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Webhooks: []registrationv1.ValidatingWebhook{{
-			Name: "pod.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
-			ClientConfig: registrationv1.WebhookClientConfig{CABundle: ca, Service: &registrationv1.ServiceReference{Namespace: ns, Name: "web", Path: ptr.To("/review")}},
-			SideEffects:  ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
+	c.validate(t, ns, ns, registrationv1.WebhookClientConfig{CABundle: ca, Service: &registrationv1.ServiceReference{Namespace: ns, Name: "web", Path: ptr.To("/review")}})
 	refusedSoon(t, c, ns, "the host says no")
 	proxies := map[string]rest.ResponseWrapper{
 		"Pod":     c.CoreV1().Pods(ns).ProxyGet("https", pod, "10250", "/hello", nil),
@@ -347,9 +339,6 @@ func (h *hostListeners) testListen(t *testing.T, c *cluster) {
 	})
 	if err != nil {
 		t.Errorf("port-forward by SPDY: %v", err)
-	}
-	if err := configurations.Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
-		t.Error(err)
 	}
 	r := c.at(ns, pod, "portforward", &corev1.PodPortForwardOptions{Ports: []int32{81}})
 	if got := portFrames(t, c.frames(t, r), 81); !strings.Contains(got[1], "nothing listens on port 81") {
@@ -373,9 +362,7 @@ func testSimulatedListenElsewhere(t *testing.T, c *cluster) {
 	create(t, c.CoreV1().Pods(ns), simulated("later"))
 	c.wantPod(t, ns, "later", "is ready", isReady)
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"80=127.0.0.1:2379"}}}`, simulate.Listen)
-	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "later", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	amend(t, c.CoreV1().Pods(ns), "later", types.MergePatchType, patch)
 	eventually.Nil(t, "the proxy refuses the new address", func() error {
 		body, err := c.CoreV1().Pods(ns).ProxyGet("http", "later", "80", "/", nil).DoRaw(t.Context())
 		if err == nil || !strings.Contains(string(body), "the server allows no connection to 127.0.0.1:2379") {

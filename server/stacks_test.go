@@ -97,58 +97,60 @@ func TestDualStack(t *testing.T) {
 	trustedFor(t, c, "10.96.0.1", "fd00:10:96::1", "kubernetes.default.svc", "localhost", "127.0.0.1")
 }
 
-// A cluster whose nodes have Pod ranges of another program's starts all the same, and its nodes keep
-// them.
+// withRange waits until a node has a Pod range.
+func (c *cluster) withRange(t *testing.T, name, prefix string) {
+	t.Helper()
+	eventually.Nil(t, "node "+name+" has a Pod range", func() error {
+		node, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && !strings.HasPrefix(node.Spec.PodCIDR, prefix) {
+			err = fmt.Errorf("got %q, want %s", node.Spec.PodCIDR, prefix)
+		}
+		return err
+	})
+}
+
+// wantPodSubnet checks the range of which nodes are told when they join; empty is none.
+func (c *cluster) wantPodSubnet(t *testing.T, want string) {
+	t.Helper()
+	config, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
+	fatal(t, err)
+	text := config.Data["ClusterConfiguration"]
+	if strings.Contains(text, "podSubnet") != (want != "") || want != "" && !strings.Contains(text, "podSubnet: "+want+"\n") {
+		t.Errorf("podSubnet in kubeadm-config: want %q in\n%s", want, text)
+	}
+}
+
+func (c *cluster) wantLogged(t *testing.T, want string) {
+	t.Helper()
+	if !strings.Contains(c.log.String(), want) {
+		t.Errorf("want %q in the log:\n%s", want, c.log)
+	}
+}
+
+// A cluster whose nodes have Pod ranges of another program's starts all the same, and its nodes keep them. Without a controller that
+// assigns ranges, nodes that join are told the range that a user has named, and no default.
+// TestBlockedStart has a range that does not fit the nodes.
 func TestPodRangesOutsideTheDefault(t *testing.T) {
 	dir := t.TempDir()
-	withRange := func(c *cluster, name, prefix string) {
-		t.Helper()
-		eventually.Nil(t, "node "+name+" has a Pod range", func() error {
-			node, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-			if err == nil && !strings.HasPrefix(node.Spec.PodCIDR, prefix) {
-				err = fmt.Errorf("got %q, want %s", node.Spec.PodCIDR, prefix)
-			}
-			return err
-		})
-	}
 	once(t, dir, func(config *server.Config) { config.ClusterCIDR = "10.1.0.0/16" }, func(c *cluster) {
 		c.node(t, "old")
-		withRange(c, "old", "10.1.")
+		c.withRange(t, "old", "10.1.")
 	})
 	once(t, dir, nil, func(c *cluster) {
-		if want := "node old have addresses of 10.1.0.0/24, which is not in the default range 10.244.0.0/16; --cluster-cidr"; !strings.Contains(c.log.String(), want) {
-			t.Errorf("want %q in the log:\n%s", want, c.log)
-		}
-		config, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
-		if err != nil || !strings.Contains(config.Data["ClusterConfiguration"], "podSubnet: 10.1.0.0/16\n") {
-			t.Errorf("kubeadm-config: got %v\n%v\nwant the range that a user has named", err, config.Data)
-		}
+		c.wantLogged(t, "node old have addresses of 10.1.0.0/24, which is not in the default range 10.244.0.0/16; --cluster-cidr")
+		c.wantPodSubnet(t, "10.1.0.0/16") // which a user has named
 		fatal(t, c.CoreV1().Nodes().Delete(t.Context(), "old", metav1.DeleteOptions{}))
 	})
 	once(t, dir, nil, func(c *cluster) {
 		c.node(t, "new")
-		withRange(c, "new", "10.244.")
+		c.withRange(t, "new", "10.244.")
 	})
-}
-
-// Without a controller that assigns ranges, nodes that join are told the range that a user has named, and no default.
-// TestBlockedStart has a range that does not fit the nodes.
-func TestPodRangesThatNobodyAssigns(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts two control planes")
+		return
 	}
-	dir := t.TempDir()
-	wantPodSubnet := func(c *cluster, want string) {
-		t.Helper()
-		config, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
-		fatal(t, err)
-		text := config.Data["ClusterConfiguration"]
-		if strings.Contains(text, "podSubnet") != (want != "") || want != "" && !strings.Contains(text, "podSubnet: "+want+"\n") {
-			t.Errorf("podSubnet in kubeadm-config: want %q in\n%s", want, text)
-		}
-	}
+	dir = t.TempDir()
 	once(t, dir, func(c *server.Config) { c.ControllerManagerArgs = []string{"allocate-node-cidrs=false"} }, func(c *cluster) {
-		wantPodSubnet(c, "")
+		c.wantPodSubnet(t, "")
 		if got, err := control.New(dir).Notices(t.Context()); err != nil || len(got) > 0 {
 			t.Errorf("notices: got %q and %v, want none", got, err)
 		}
@@ -157,11 +159,12 @@ func TestPodRangesThatNobodyAssigns(t *testing.T) {
 		c.ClusterCIDR, c.ControllerManagerArgs = "192.168.0.0/16", []string{"allocate-node-cidrs=false"}
 		c.ServiceClusterIPRange = "10.97.0.0/16" // not that of the first start
 	}, func(c *cluster) {
-		wantPodSubnet(c, "192.168.0.0/16")
+		c.wantPodSubnet(t, "192.168.0.0/16")
 		const want = "--service-cluster-ip-range 10.97.0.0/16 has no effect: the ServiceCIDR kubernetes has 10.96.0.0/12"
-		if got, err := control.New(dir).Notices(t.Context()); err != nil || len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.Contains(c.log.String(), want) {
-			t.Errorf("notices: got %q and %v, want %q, also in the log:\n%s", got, err, want, c.log)
+		if got, err := control.New(dir).Notices(t.Context()); err != nil || len(got) != 1 || !strings.HasPrefix(got[0], want) {
+			t.Errorf("notices: got %q and %v, want %q", got, err, want)
 		}
+		c.wantLogged(t, want)
 	})
 }
 

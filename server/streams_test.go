@@ -145,9 +145,7 @@ func TestStopEndsStreams(t *testing.T) {
 
 	before := c.log.String()
 	began := time.Now()
-	if err := c.stop(); err != nil {
-		t.Error(err)
-	}
+	c.down(t)
 	if took := time.Since(began); took > stopWithStreams {
 		t.Errorf("the stop took %v, want %v at most", took, stopWithStreams)
 	}
@@ -218,9 +216,7 @@ func TestStopEndsAggregatedWatches(t *testing.T) {
 		t.Fatalf("got %v, want a ship", event)
 	}
 	began := time.Now()
-	if err := c.stop(); err != nil {
-		t.Error(err)
-	}
+	c.down(t)
 	if took := time.Since(began); took > stopWithStreams {
 		t.Errorf("the stop took %v, want %v at most", took, stopWithStreams)
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 )
@@ -72,6 +74,20 @@ var configMaps = []registrationv1.RuleWithOperations{{
 
 func inNamespace(name string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}}
+}
+
+// validate lets a webhook decide about new ConfigMaps of a namespace, until the test ends.
+func (c *cluster) validate(t *testing.T, name, ns string, client registrationv1.WebhookClientConfig, conditions ...registrationv1.MatchCondition) {
+	t.Helper()
+	configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: name + ".karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns), MatchConditions: conditions, ClientConfig: client,
+			SideEffects: ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](30),
+		}},
+	})
+	t.Cleanup(func() { _ = configurations.Delete(context.Background(), name, metav1.DeleteOptions{}) }) // the test may have
 }
 
 // refusedSoon waits until the ConfigMap "forbidden" is refused with words. Admission learns

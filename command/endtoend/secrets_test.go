@@ -181,6 +181,7 @@ func TestNewClusterEncryptsSecrets(t *testing.T) {
 	}
 	p.stop()
 	file := filepath.Join(dir, "certs", "encryption-provider-config.yaml")
+	wantIn(t, p.stderr.String(), "Secrets encrypted", file)
 	if err := os.Rename(file, file+".lost"); err != nil {
 		t.Fatal(err)
 	}
