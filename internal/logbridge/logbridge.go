@@ -1,6 +1,6 @@
 // Package logbridge makes one log of everything that the libraries in this process log: klog
-// (Kubernetes), Go's own log package, the global logrus logger (kine) and zap (the etcd
-// client) all write to one *logrus.Logger.
+// (Kubernetes), Go's own log package and the global logrus logger (kine) all write to one
+// *logrus.Logger.
 //
 // A user seldom needs what libraries log at info, so their levels are moved down by one, except
 // for problems:
@@ -12,7 +12,8 @@
 //	info (klog V(0))   debug
 //	debug (klog V(1+)) trace
 //
-// gRPC's lines are dropped, because its callers get the errors.
+// gRPC's lines are dropped, because its callers get the errors; so are those of etcd clients, by
+// server/apiserver.
 //
 // Warnings and errors that mean nothing to a user are debug as well: demote.go has a table of
 // them.
@@ -66,8 +67,8 @@ type target struct {
 	table  []demotion
 }
 
-// Install makes logger the log of klog, Go's log package, slog's default
-// handler and [Zap], and drops what gRPC logs. A second call replaces the logger of the first, for loggers
+// Install makes logger the log of klog, Go's log package and slog's default
+// handler, and drops what gRPC logs. A second call replaces the logger of the first, for loggers
 // already handed out (klog.Background, klog.FromContext) too.
 //
 // Make the first call before other goroutines log through klog, log or gRPC, which do not

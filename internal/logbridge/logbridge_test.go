@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
-	"go.uber.org/zap"
 	"k8s.io/klog/v2"
 )
 
@@ -171,33 +170,6 @@ type counter struct{ events int }
 
 func (*counter) Levels() []logrus.Level     { return logrus.AllLevels }
 func (c *counter) Fire(*logrus.Entry) error { c.events++; return nil }
-
-func TestZap(t *testing.T) {
-	l, b := logger(t, "trace")
-	current.Store(nil)
-	z := Zap("etcd-client").Named("v3").With(zap.String("endpoint", "unix:x"))
-	z.Warn("dropped")
-	Install(l)
-	z.Debug("m")
-	check(t, "debug", one(t, b), map[string]any{"level": "trace", "logger": "v3", "endpoint": "unix:x", "component": "etcd-client"})
-	z.Info("m", zap.Int("n", 3))
-	check(t, "info", one(t, b), map[string]any{"level": "debug", "n": 3.0})
-	z.Warn("m\nn", zap.Error(errors.New("boom")))
-	check(t, "warn", one(t, b), map[string]any{"level": "warning", "error": "boom", "msg": "m\nn"})
-	z.DPanic("m")
-	check(t, "dpanic", one(t, b), map[string]any{"level": "error"})
-	l.SetLevel(logrus.InfoLevel)
-	if z.Core().Enabled(zap.InfoLevel) {
-		t.Error("info is enabled at info: it comes out at debug")
-	}
-	later, newer := logger(t, "info")
-	Install(later)
-	z.Warn("m")
-	check(t, "another server", one(t, newer), map[string]any{"endpoint": "unix:x", "component": "etcd-client"})
-	if e := b.take(t); len(e) != 0 {
-		t.Errorf("the log of the first server: got %v", e)
-	}
-}
 
 func TestNew(t *testing.T) {
 	for _, tc := range []struct{ format, level, want string }{

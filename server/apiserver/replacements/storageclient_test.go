@@ -153,3 +153,9 @@ func useStorage(t *testing.T, engine *datastore.Engine, endpoint string) {
 		t.Errorf("size: %+v, %v, want one", m, err)
 	}
 }
+
+func TestEtcdLoggerIsUpstreams(t *testing.T) {
+	if upstreamsEtcdLogger == nil {
+		t.Fatal("etcdLogger is nil: upstream's init no longer sets factory.etcd3ClientLogger, look for its new name")
+	}
+}

@@ -6,12 +6,6 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 )
 
-func TestEtcdLoggerIsUpstreams(t *testing.T) {
-	if upstreamsEtcdLogger == nil {
-		t.Fatal("etcdLogger is nil: upstream's init no longer sets factory.etcd3ClientLogger, look for its new name")
-	}
-}
-
 // The interval of upstream's is as it was when a server has been built.
 func TestIdentityIntervalStays(t *testing.T) {
 	upstreams := controlplaneapiserver.IdentityLeaseRenewIntervalPeriod

@@ -1,16 +1,14 @@
-package apiserver
+package replacements
 
 import (
 	_ "unsafe" // for go:linkname
 
 	"go.uber.org/zap"
 	_ "k8s.io/apiserver/pkg/storage/storagebackend/factory"
-
-	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
-// etcdLogger is the logger of every etcd client in the chain. Upstream makes it write to
-// standard error in its init, and offers no way to change that (k8s.io/apiserver
+// etcdLogger is the logger of every etcd client in the chain. Its lines are dropped, because callers get the errors.
+// Upstream makes it write to standard error in its init, and offers no way to change that (k8s.io/apiserver
 // pkg/storage/storagebackend/factory/etcd3.go). TestEtcdLoggerIsUpstreams fails if upstream
 // renames the variable. It is set once, because running servers read it.
 //
@@ -20,4 +18,4 @@ var etcdLogger *zap.Logger
 // upstreamsEtcdLogger is upstream's own.
 var upstreamsEtcdLogger = etcdLogger
 
-func init() { etcdLogger = logbridge.Zap("etcd") }
+func init() { etcdLogger = zap.NewNop() }
