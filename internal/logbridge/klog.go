@@ -2,8 +2,6 @@ package logbridge
 
 import (
 	"fmt"
-	"runtime"
-	"strconv"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -31,28 +29,20 @@ func writeKlogLine(line []byte) {
 			return // most lines are of this kind: do not parse them
 		}
 	}
-	level, source, message := parseKlog(string(line))
+	level, message := parseKlog(string(line))
 	if t, ok := enabled(level); ok {
-		t.log(level, componentKubernetes, message, "", t.source(source))
+		t.log(level, componentKubernetes, message, "", nil)
 	}
-}
-
-// source is the field with the place in the code. Only a log at debug has it.
-func (t *target) source(place string) logrus.Fields {
-	if place == "" || !t.logger.IsLevelEnabled(logrus.DebugLevel) {
-		return nil
-	}
-	return logrus.Fields{"source": place}
 }
 
 // parseKlog parses "W1121 05:14:52.123456    4711 file.go:12] message\n" (klog.go, header). A
 // line without a header (-skip_headers) may be of any severity, so it is info instead of debug.
-func parseKlog(line string) (level logrus.Level, source, message string) {
+func parseKlog(line string) (level logrus.Level, message string) {
 	level = logrus.InfoLevel
 	header, message, ok := strings.Cut(line, "] ")
 	words := strings.Fields(header)
 	if !ok || len(words) != 4 || len(words[0]) != 5 || strings.Trim(words[0][1:], "0123456789") != "" || strings.Contains(header, "\n") {
-		return level, "", strings.TrimRight(line, "\n")
+		return level, strings.TrimRight(line, "\n")
 	}
 	switch words[0][0] {
 	case 'I':
@@ -64,25 +54,19 @@ func parseKlog(line string) (level logrus.Level, source, message string) {
 	case 'F':
 		level = logrus.FatalLevel
 	default:
-		return level, "", strings.TrimRight(line, "\n")
+		return level, strings.TrimRight(line, "\n")
 	}
-	return level, words[3], strings.TrimRight(message, "\n")
+	return level, strings.TrimRight(message, "\n")
 }
 
 // sink is a logr.LogSink that writes to the current logger. A sink never changes.
 type sink struct {
-	depth  int
 	name   string
 	values []any
 }
 
-var (
-	_ logr.LogSink          = &sink{}
-	_ logr.CallDepthLogSink = &sink{}
-)
-
 // Init is called once by logr.New.
-func (s *sink) Init(info logr.RuntimeInfo) { s.depth += info.CallDepth }
+func (*sink) Init(logr.RuntimeInfo) {}
 
 func vLevel(v int) logrus.Level {
 	if v > 0 {
@@ -91,19 +75,19 @@ func vLevel(v int) logrus.Level {
 	return logrus.DebugLevel
 }
 
-// Enabled asks the logger before klog's -v and -vmodule, so that most calls cost two loads.
+// Enabled asks the logger before klog's -v, so that most calls cost two loads.
 func (s *sink) Enabled(v int) bool {
 	if _, ok := enabled(vLevel(v)); !ok {
 		return false
 	}
-	return v <= 0 || klog.VDepth(s.depth+1, klog.Level(v)).Enabled()
+	return v <= 0 || klog.V(klog.Level(v)).Enabled()
 }
 
 // Info writes an event for which Enabled has returned true.
 func (s *sink) Info(v int, message string, kv ...any) {
 	level := vLevel(v)
 	if t, ok := enabled(level); ok {
-		t.log(level, componentKubernetes, message, errorIn(kv), s.fields(t, kv))
+		t.log(level, componentKubernetes, message, errorIn(kv), s.fields(kv))
 	}
 }
 
@@ -113,7 +97,7 @@ func (s *sink) Error(err error, message string, kv ...any) {
 	if !ok {
 		return
 	}
-	fields, errText := s.fields(t, kv), ""
+	fields, errText := s.fields(kv), ""
 	if err != nil {
 		errText = text(err)
 		fields[logrus.ErrorKey] = errText
@@ -142,26 +126,13 @@ func (s *sink) WithName(name string) logr.LogSink {
 	return &c
 }
 
-// WithCallDepth returns a sink for a caller that is depth frames further up.
-func (s *sink) WithCallDepth(depth int) logr.LogSink {
-	c := *s
-	c.depth += depth
-	return &c
-}
-
-// fields returns the values of an event. The last value of a name counts. Only methods that logr
-// calls may call it, because it counts stack frames.
-func (s *sink) fields(t *target, kv []any) logrus.Fields {
-	fields := make(logrus.Fields, (len(s.values)+len(kv))/2+4)
+// fields returns the values of an event. The last value of a name counts.
+func (s *sink) fields(kv []any) logrus.Fields {
+	fields := make(logrus.Fields, (len(s.values)+len(kv))/2+3)
 	add(fields, s.values)
 	add(fields, kv)
 	if s.name != "" {
 		fields["logger"] = s.name
-	}
-	if t.logger.IsLevelEnabled(logrus.DebugLevel) {
-		if _, file, line, ok := runtime.Caller(s.depth + 2); ok {
-			fields["source"] = file[strings.LastIndexByte(file, '/')+1:] + ":" + strconv.Itoa(line)
-		}
 	}
 	return fields
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/go-logr/logr"
 	"github.com/sirupsen/logrus"
@@ -74,29 +73,11 @@ func text(v any) (s string) {
 	return fmt.Sprintf("%+v", v)
 }
 
+// unquote takes back what strconv.Quote escapes without need.
+var unquote = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\t`, " ")
+
 // oneLine escapes characters that end the line or control the terminal.
 func oneLine(s string) string {
-	clean := true
-	for _, r := range s {
-		if !unicode.IsPrint(r) || r == utf8.RuneError {
-			clean = false
-			break
-		}
-	}
-	if clean {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		switch {
-		case r == '\t':
-			b.WriteByte(' ')
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			q := strconv.QuoteRuneToASCII(r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-	}
-	return b.String()
+	quoted := strconv.Quote(s)
+	return unquote.Replace(quoted[1 : len(quoted)-1])
 }
