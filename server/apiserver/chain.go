@@ -152,11 +152,7 @@ func newConfigs(ctx, life context.Context, o options.CompletedOptions, own Confi
 	if own.Deviations.On(deviations.EarlyInformers) {
 		informers = replacements.PromptPolicies(ctx, informers)
 	}
-	configure := app.CreateKubeAPIServerConfig
-	if o.EnableAggregatorRouting && own.Deviations.On(deviations.ExternalNames) {
-		configure = configureKubeAPIServer
-	}
-	kube, resolver, admission, err := configure(o, generic.Config, informers, generic.Storage)
+	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, informers, generic.Storage)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
 	}
