@@ -3,12 +3,13 @@ package openapi
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"sync"
 	"unsafe"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/mux"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -25,7 +26,7 @@ import (
 //
 // Upstream starts the aggregation while it prepares to run, which builds all documents. Then
 // it polls the servers in this process once a second. Here, the aggregation starts with the
-// first request or APIService, and reads the servers' documents when a request needs them.
+// first request or remote APIService, and reads the servers' documents when a request needs them.
 type Aggregated struct {
 	v2 *aggregatedV2
 	v3 *aggregatedV3
@@ -34,10 +35,11 @@ type Aggregated struct {
 // Aggregate replaces the aggregator's own OpenAPI. Call Serve when the aggregator has been
 // prepared to run.
 func Aggregate(s *aggregatorserver.APIAggregator, documents *Documents) (*Aggregated, error) {
-	a := &Aggregated{newAggregatedV2(s.GenericAPIServer, documents.v2), newAggregatedV3(s.GenericAPIServer, documents)}
+	downloader := openapiaggregator.NewDownloader()
+	a := &Aggregated{newAggregatedV2(s.GenericAPIServer, &downloader, documents.v2), newAggregatedV3(s.GenericAPIServer, documents)}
 	// Upstream has no setters. Without its configuration, the aggregator builds nothing, but
 	// its controllers still report the APIServices.
-	controller := openapicontroller.NewAggregationController(&a.v2.downloader, a.v2)
+	controller := openapicontroller.NewAggregationController(&downloader, a.v2)
 	controllerV3 := openapiv3controller.NewAggregationController(a.v3)
 	if err := errors.Join(
 		setUnexported(s, "openAPIConfig", (*openapicommon.Config)(nil)),
@@ -88,13 +90,11 @@ func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
 }
 
 // aggregatedV2 merges /openapi/v2. Upstream's aggregator keeps four copies of every server's
-// document, so it expires like the documents themselves. What it has learned from APIServices
-// is kept.
+// document, so it expires like the documents themselves.
 type aggregatedV2 struct {
-	downloader openapiaggregator.Downloader
-	running    expiring[runningV2]
-	mu         sync.Mutex
-	services   map[string]*remembered
+	running  expiring[runningV2]
+	mu       sync.Mutex
+	services map[string]remoteService
 }
 
 type runningV2 struct {
@@ -102,22 +102,28 @@ type runningV2 struct {
 	paths *mux.PathRecorderMux
 }
 
-func newAggregatedV2(s *genericapiserver.GenericAPIServer, config *openapicommon.Config) *aggregatedV2 {
-	a := &aggregatedV2{downloader: openapiaggregator.NewDownloader(), services: map[string]*remembered{}}
+type remoteService struct {
+	*apiregistration.APIService
+	http.Handler
+}
+
+func newAggregatedV2(s *genericapiserver.GenericAPIServer, downloader *openapiaggregator.Downloader, config *openapicommon.Config) *aggregatedV2 {
+	a := &aggregatedV2{services: map[string]remoteService{}}
 	a.running.make = func() (runningV2, error) {
 		paths := mux.NewPathRecorderMux("aggregated-openapi-v2")
 		specs, err := openapiaggregator.BuildAndRegisterAggregator(
-			&a.downloader, s.NextDelegate(), s.Handler.GoRestfulContainer.RegisteredWebServices(), config, paths)
+			downloader, s.NextDelegate(), s.Handler.GoRestfulContainer.RegisteredWebServices(), config, paths)
 		if err != nil {
 			return runningV2{}, err
 		}
 		a.mu.Lock()
-		defer a.mu.Unlock()
-		for name, service := range a.services {
-			if err := specs.AddUpdateAPIService(service.apiService, service); err != nil {
+		services := maps.Clone(a.services)
+		a.mu.Unlock()
+		for name, service := range services {
+			if err := specs.AddUpdateAPIService(service.APIService, service.Handler); err != nil {
 				return runningV2{}, err
 			}
-			_ = specs.UpdateAPIServiceSpec(name) // fails if the APIService has never answered
+			_ = specs.UpdateAPIServiceSpec(name) // the controller tries again, and logs the error
 		}
 		return runningV2{specs, paths}, nil
 	}
@@ -126,19 +132,11 @@ func newAggregatedV2(s *genericapiserver.GenericAPIServer, config *openapicommon
 
 // AddUpdateAPIService implements openapiaggregator.SpecAggregator.
 func (a *aggregatedV2) AddUpdateAPIService(apiService *apiregistration.APIService, handler http.Handler) error {
-	if apiService.Spec.Service == nil {
-		return nil
-	}
 	a.mu.Lock()
-	service, known := a.services[apiService.Name]
-	if !known {
-		service = &remembered{}
-		a.services[apiService.Name] = service
-	}
-	service.set(apiService, handler)
+	a.services[apiService.Name] = remoteService{apiService, handler}
 	a.mu.Unlock()
 	if running, ok := a.running.peek(); ok {
-		return running.AddUpdateAPIService(apiService, service)
+		return running.AddUpdateAPIService(apiService, handler)
 	}
 	return nil
 }
@@ -146,14 +144,10 @@ func (a *aggregatedV2) AddUpdateAPIService(apiService *apiregistration.APIServic
 // UpdateAPIServiceSpec implements openapiaggregator.SpecAggregator.
 func (a *aggregatedV2) UpdateAPIServiceSpec(name string) error {
 	a.mu.Lock()
-	service, known := a.services[name]
+	_, known := a.services[name]
 	a.mu.Unlock()
 	if !known {
 		return openapiaggregator.ErrAPIServiceNotFound
-	}
-	changed, err := service.refresh(&a.downloader)
-	if err != nil || !changed {
-		return err
 	}
 	if running, ok := a.running.peek(); ok {
 		return running.UpdateAPIServiceSpec(name)
@@ -171,89 +165,23 @@ func (a *aggregatedV2) RemoveAPIService(name string) {
 	}
 }
 
-// remembered is the last /openapi/v2 that an APIService has served. It keeps the document
-// while the APIService is unavailable for a short time.
-type remembered struct {
-	mu         sync.Mutex
-	apiService *apiregistration.APIService
-	remote     http.Handler
-	etag       string
-	document   *httptest.ResponseRecorder // nil until it has answered
-}
-
-func (m *remembered) set(apiService *apiregistration.APIService, remote http.Handler) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.apiService, m.remote = apiService, remote
-}
-
-// refresh requests the document of the APIService, and keeps it if it is valid.
-func (m *remembered) refresh(downloader *openapiaggregator.Downloader) (changed bool, err error) {
-	m.mu.Lock()
-	remote, etag := m.remote, m.etag
-	m.mu.Unlock()
-	var answer *httptest.ResponseRecorder
-	document, etag, status, err := downloader.Download(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer = httptest.NewRecorder()
-		remote.ServeHTTP(answer, r)
-		copyAnswer(w, answer)
-	}), etag)
-	switch {
-	case err != nil:
-		return false, err
-	case status == http.StatusNotFound:
-		return false, fmt.Errorf("the APIService serves no %s", v2Path)
-	case document == nil: // unchanged
-		return false, nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.etag, m.document = etag, answer
-	return true, nil
-}
-
-// ServeHTTP serves the last document of the APIService.
-func (m *remembered) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	m.mu.Lock()
-	document := m.document
-	m.mu.Unlock()
-	if document == nil {
-		http.Error(w, "the APIService has not served its OpenAPI document yet", http.StatusServiceUnavailable)
-		return
-	}
-	copyAnswer(w, document)
-}
-
-func copyAnswer(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
-	for name, values := range answer.Header() {
-		w.Header()[name] = values
-	}
-	w.WriteHeader(answer.Code)
-	_, _ = w.Write(answer.Body.Bytes()) // into memory
-}
-
 // aggregatedV3 merges the index of /openapi/v3, and proxies requests for documents to their
 // servers. Upstream's aggregator keeps only the index, so it is not stopped after it has
 // started.
 type aggregatedV3 struct {
-	start    func() (openapiv3aggregator.SpecProxier, error)
-	paths    *mux.PathRecorderMux
-	starting sync.Mutex
-	local    []string // upstream's names of the servers in this process
+	start func() (openapiv3aggregator.SpecProxier, error)
+	paths *mux.PathRecorderMux
 
-	mu       sync.Mutex                                       // hold it briefly: updates of APIServices wait for it
-	services map[string]func(openapiv3aggregator.SpecProxier) // added before the start
-	running  openapiv3aggregator.SpecProxier                  // nil before the start
+	mu      sync.Mutex
+	local   []string                        // upstream's names of the servers in this process
+	running openapiv3aggregator.SpecProxier // nil before the start
 }
 
 // aggregatorsTypes is upstream's name for the documents of the aggregator's own types.
 const aggregatorsTypes = "k8s_internal_local_kube_aggregator_types"
 
 func newAggregatedV3(s *genericapiserver.GenericAPIServer, documents *Documents) *aggregatedV3 {
-	a := &aggregatedV3{
-		paths:    mux.NewPathRecorderMux("aggregated-openapi-v3"),
-		services: map[string]func(openapiv3aggregator.SpecProxier){},
-	}
+	a := &aggregatedV3{paths: mux.NewPathRecorderMux("aggregated-openapi-v3")}
 	a.start = func() (openapiv3aggregator.SpecProxier, error) {
 		// Without a configuration, upstream does not build the aggregator's own documents.
 		running, err := openapiv3aggregator.BuildAndRegisterAggregator(openapiv3aggregator.NewDownloader(), s.NextDelegate(), nil, nil, a.paths)
@@ -272,9 +200,9 @@ func newAggregatedV3(s *genericapiserver.GenericAPIServer, documents *Documents)
 
 // started starts upstream's aggregator, once, and returns it.
 func (a *aggregatedV3) started() (openapiv3aggregator.SpecProxier, error) {
-	a.starting.Lock()
-	defer a.starting.Unlock()
-	if a.running != nil { // only written below
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.running != nil {
 		return a.running, nil
 	}
 	running, err := a.start()
@@ -286,12 +214,7 @@ func (a *aggregatedV3) started() (openapiv3aggregator.SpecProxier, error) {
 			a.local = append(a.local, name)
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, add := range a.services {
-		add(running)
-	}
-	a.services, a.running = nil, running
+	a.running = running
 	return running, nil
 }
 
@@ -302,7 +225,7 @@ func (a *aggregatedV3) current() (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range a.local {
+	for _, name := range a.local { // which does not change any more
 		if err := running.UpdateAPIServiceSpec(name); err != nil {
 			return nil, err
 		}
@@ -312,13 +235,12 @@ func (a *aggregatedV3) current() (http.Handler, error) {
 
 // AddUpdateAPIService implements openapiv3aggregator.SpecProxier.
 func (a *aggregatedV3) AddUpdateAPIService(handler http.Handler, apiService *apiregistration.APIService) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.running == nil {
-		a.services[apiService.Name] = func(running openapiv3aggregator.SpecProxier) { running.AddUpdateAPIService(handler, apiService) }
+	running, err := a.started()
+	if err != nil {
+		utilruntime.HandleError(fmt.Errorf("merge OpenAPI v3: %w", err)) // a request gets it, too
 		return
 	}
-	a.running.AddUpdateAPIService(handler, apiService)
+	running.AddUpdateAPIService(handler, apiService)
 }
 
 // UpdateAPIServiceSpec implements openapiv3aggregator.SpecProxier.
@@ -333,10 +255,10 @@ func (a *aggregatedV3) UpdateAPIServiceSpec(name string) error {
 // RemoveAPIServiceSpec implements openapiv3aggregator.SpecProxier.
 func (a *aggregatedV3) RemoveAPIServiceSpec(name string) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.services, name)
-	if a.running != nil {
-		a.running.RemoveAPIServiceSpec(name)
+	running := a.running
+	a.mu.Unlock()
+	if running != nil {
+		running.RemoveAPIServiceSpec(name)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,7 +47,7 @@ type Documents struct {
 	v2    *openapicommon.Config
 	v3    *openapicommon.OpenAPIV3Config
 	gates map[featuregate.Feature]bool
-	build func() string // the same each time
+	build string
 
 	// All group versions are built from the same type definitions, and upstream's builder
 	// writes into them. So build one at a time, and serialise it before the next.
@@ -59,14 +58,9 @@ type Documents struct {
 // NewDocuments returns the documents of servers with these configurations and feature gates.
 func NewDocuments(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, gates map[featuregate.Feature]bool) *Documents {
 	forgetBuilders(v2, v3)
-	d := &Documents{v2: v2, v3: v3, gates: gates, build: sync.OnceValue(buildOfThis)}
+	d := &Documents{v2: v2, v3: v3, gates: gates, build: buildOf(version.Build)}
 	d.definitions.make = func() (*openapicommon.OpenAPIV3Config, error) { return withDefinitions(v3), nil }
 	return d
-}
-
-func buildOfThis() string {
-	info, ok := debug.ReadBuildInfo()
-	return buildOf(info, ok, version.Build)
 }
 
 // Serve serves the documents of a server whose configuration has SkipOpenAPIInstallation. All API
@@ -248,7 +242,7 @@ func DefinitionsV3(all openapicommon.GetOpenAPIDefinitions, name func(string) (s
 
 // newIndex makes the index without the documents.
 func (d *Documents) newIndex(services map[string]*restful.WebService) (index, error) {
-	source, err := source(d.build(), d.gates, d.v3)
+	source, err := source(d.build, d.gates, d.v3)
 	if err != nil {
 		return index{}, err
 	}
