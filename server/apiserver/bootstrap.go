@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/karve-k8s/karve/bootstrap"
+	"github.com/karve-k8s/karve/server/apiserver/stored"
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
@@ -17,7 +18,7 @@ func (c Config) bootstrap(ctx context.Context, cfg configs) (interruptible []str
 		return nil, err
 	}
 	if seeds && c.Store != nil {
-		if _, err := objects.Seed(ctx, recordedStore{c.Store}); err != nil {
+		if _, err := objects.Seed(ctx, stored.Recorded(c.Store)); err != nil {
 			return nil, err
 		}
 	}

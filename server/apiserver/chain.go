@@ -27,9 +27,12 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
+	"github.com/karve-k8s/karve/server/apiserver/audit"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
+	"github.com/karve-k8s/karve/server/apiserver/nodeissuer"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
+	"github.com/karve-k8s/karve/server/apiserver/stored"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
@@ -83,10 +86,10 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if s.interruptible, err = c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
-	s.stored = c.checkStored(ctx, cfg.kube.ControlPlane.Generic.RESTOptionsGetter)
-	defer func(check *runningCheck) {
+	s.stored = stored.Begin(ctx, c.Log, cfg.kube.ControlPlane.Generic.RESTOptionsGetter)
+	defer func(check *stored.Check) {
 		if err != nil {
-			check.stop() // otherwise Run does
+			check.Stop() // otherwise Run does
 		}
 	}(s.stored)
 	first := &cfg.extensions.GenericConfig.Config
@@ -132,7 +135,7 @@ func newConfigs(ctx, life context.Context, o options.CompletedOptions, own Confi
 	}
 	lasting := sharedinformers.Last(generic.Informers, life)
 	generic.Informers = lasting
-	own.boundCollectors(generic.Config, o.Audit.WebhookOptions.ConfigFile, o.Traces.ConfigFile)
+	audit.Bound(generic.Config, own.Log, o.Audit.WebhookOptions.ConfigFile, o.Traces.ConfigFile)
 	if own.Identity != "" && generic.APIServerID != "" { // without the feature gate, there is no Lease
 		generic.APIServerID = own.Identity
 	}
@@ -194,8 +197,8 @@ func newConfigs(ctx, life context.Context, o options.CompletedOptions, own Confi
 		return configs{}, fmt.Errorf("configure kube-aggregator: %w", err)
 	}
 	if own.NodeIssuer != "" {
-		shared.Generic.AdmissionControl = issuerAdmission{shared.Generic.AdmissionControl, own.NodeIssuer}
-		noteIssuers(&c.aggregator.GenericConfig.Config)
+		shared.Generic.AdmissionControl = nodeissuer.Admission(shared.Generic.AdmissionControl, own.NodeIssuer)
+		nodeissuer.Note(&c.aggregator.GenericConfig.Config)
 	}
 	return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
 }

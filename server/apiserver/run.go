@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
+	"github.com/karve-k8s/karve/server/apiserver/stored"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/ports"
@@ -50,7 +51,7 @@ type Server struct {
 	addressTypes  []string // of nodes, the preferred one first
 	informerName  *cache.InformerName
 	early         *replacements.Early // nil: upstream's hook starts the informers
-	stored        *runningCheck
+	stored        *stored.Check
 	requests      *replacements.OpenRequests // nil: upstream ends the streams
 	writes        *replacements.Writes       // nil: writes are not counted
 	unfiltered    http.HandlerFunc
@@ -74,14 +75,14 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	ended, end := context.WithCancel(context.Background())
 	defer end()
 	defer s.informerName.Release()
-	defer s.stored.stop()
+	defer s.stored.Stop()
 	isReady := make(chan struct{})
 	go func() {
 		if s.waitReady(running) {
 			close(isReady)
 			checking := "the versions of the stored objects"
 			s.notReady.Store(&checking)
-			if s.stored.wait(running) {
+			if s.stored.Wait(running) {
 				ready()
 			}
 		}
@@ -270,4 +271,47 @@ func failingChecks(body string) []string {
 // disconnected may still be on its way through storage.
 func (s *Server) WritesEnd(namespace string) <-chan struct{} {
 	return s.writes.Barrier(namespace)
+}
+
+// Part is the API server as a part of a control plane, with both of its listeners. The
+// insecure listener has to close when the secure one has drained, and only this part knows
+// when that is.
+type Part struct {
+	// Configure returns the configuration. Run calls it first, when the parts that this one
+	// needs are ready.
+	Configure func() (Config, error)
+	// Built is called when the chain has been built. From then on, the server closes the
+	// listeners itself. Nil: no call.
+	Built func()
+
+	server atomic.Pointer[Server]
+}
+
+// Run builds the chain, serves it until ctx ends, and closes Config.Loopback.
+func (p *Part) Run(ctx context.Context, ready func()) error {
+	config, err := p.Configure()
+	if err != nil {
+		return err
+	}
+	defer config.Loopback.Close()
+	server, err := New(ctx, config)
+	if err != nil {
+		return err
+	}
+	if p.Built != nil {
+		p.Built()
+	}
+	p.server.Store(server)
+	return server.Run(ctx, ready)
+}
+
+// Server returns the server. It is valid once Run has called ready.
+func (p *Part) Server() *Server { return p.server.Load() }
+
+// LastError returns the checks that failed in the last request of /readyz.
+func (p *Part) LastError() error {
+	if server := p.server.Load(); server != nil {
+		return server.NotReady()
+	}
+	return errors.New("not built yet")
 }

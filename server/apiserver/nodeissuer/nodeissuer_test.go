@@ -1,4 +1,4 @@
-package apiserver
+package nodeissuer
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestLeasesNameTheIssuer(t *testing.T) {
 	}{{"kube-node-lease", certificate, "new"}, {"kube-node-lease", &tls.ConnectionState{}, ""}, {"kube-node-lease", nil, ""}, {"kube-system", certificate, "old"}} {
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotation: "old", "other": "stays"}}}
 		config := &genericapiserver.Config{BuildHandlerChainFunc: func(api http.Handler, _ *genericapiserver.Config) http.Handler { return api }}
-		noteIssuers(config)
+		Note(config)
 		chain := config.BuildHandlerChainFunc(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			attributes := admission.NewAttributesRecord(lease, nil, coordinationv1.SchemeGroupVersion.WithKind("Lease"), c.namespace, "n",
 				coordinationv1.SchemeGroupVersion.WithResource("leases"), "", admission.Update, nil, false, nil)

@@ -1,4 +1,4 @@
-package apiserver
+package audit
 
 import (
 	"bytes"
@@ -73,7 +73,7 @@ func TestAuditFilter(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			before := c.event.DeepCopy()
 			to := &kept{}
-			if !(auditFilter{Backend: to}).ProcessEvents(&c.event) || len(to.texts) != 1 {
+			if !(filter{Backend: to}).ProcessEvents(&c.event) || len(to.texts) != 1 {
 				t.Fatal("the event was dropped")
 			}
 			if strings.Contains(to.texts[0], "planted") {
@@ -125,7 +125,7 @@ func TestStopDoesNotWaitForCollectors(t *testing.T) {
 				traces.err = nil
 			}
 			c := genericapiserver.Config{AuditBackend: events, TracerProvider: traces}
-			Config{Log: logger}.boundCollectors(&c, "events.kubeconfig", "traces.yaml")
+			Bound(&c, logger, "events.kubeconfig", "traces.yaml")
 			began := time.Now()
 			c.AuditBackend.Shutdown()
 			if err := c.TracerProvider.Shutdown(t.Context()); err != nil {

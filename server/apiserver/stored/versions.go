@@ -1,4 +1,4 @@
-package apiserver
+package stored
 
 import (
 	"bytes"
@@ -16,10 +16,10 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// storedVersions counts the stored objects of Kubernetes' own kinds by the version that they are
+// versions counts the stored objects of Kubernetes' own kinds by the version that they are
 // stored in. It leaves out custom resources, whose definition names their versions
-// (status.storedVersions), and encrypted objects.
-type storedVersions struct {
+// (status.versions), and encrypted objects.
+type versions struct {
 	objects map[schema.GroupVersionKind]int
 }
 
@@ -50,7 +50,7 @@ func knownSchemes() []*runtime.Scheme {
 
 // add counts an object. key is that of the datastore without the API server's prefix, such as
 // "podgroups/default/one".
-func (s *storedVersions) add(key string, value []byte) {
+func (s *versions) add(key string, value []byte) {
 	if customResource(key) { // before its JSON is parsed
 		return
 	}
@@ -97,7 +97,7 @@ func storedAs(value []byte) (schema.GroupVersionKind, bool) {
 }
 
 // unreadable returns the objects that this program cannot read: it has no type for their version.
-func (s *storedVersions) unreadable() (all []versionCount) {
+func (s *versions) unreadable() (all []versionCount) {
 	for kind, objects := range s.objects {
 		if !slices.ContainsFunc(knownSchemes(), func(known *runtime.Scheme) bool { return known.Recognizes(kind) }) {
 			all = append(all, versionCount{resourceOf(kind), objects})

@@ -1,4 +1,6 @@
-package apiserver
+// Package nodeissuer notes in the Lease of each node whose certificate the node had when it renewed the Lease, while authorities are being replaced. So every
+// server and command can tell which nodes would be locked out, also after a restart.
+package nodeissuer
 
 import (
 	"context"
@@ -11,18 +13,15 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// While authorities are being replaced, the Lease of each node says whose certificate the node had when it renewed the Lease. So every
-// server and command can tell which nodes would be locked out, also after a restart.
-
 type issuerKey struct{}
 
 func isNodeLease(resource, namespace string) bool {
 	return resource == "leases" && namespace == corev1.NamespaceNodeLease
 }
 
-// noteIssuers lets admission know the issuers of the certificates of clients that write nodes' Leases. A client without a certificate, such as
+// Note lets admission know the issuers of the certificates of clients that write nodes' Leases. A client without a certificate, such as
 // this process for its simulated nodes, has an empty one.
-func noteIssuers(c *genericapiserver.Config) {
+func Note(c *genericapiserver.Config) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -38,7 +37,11 @@ func noteIssuers(c *genericapiserver.Config) {
 	}
 }
 
-// issuerAdmission writes the issuer into an annotation of nodes' Leases, before next admits them.
+// Admission writes the issuer into an annotation of nodes' Leases, before next admits them.
+func Admission(next admission.Interface, annotation string) admission.Interface {
+	return issuerAdmission{next, annotation}
+}
+
 type issuerAdmission struct {
 	next       admission.Interface
 	annotation string

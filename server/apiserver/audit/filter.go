@@ -1,4 +1,6 @@
-package apiserver
+// Package audit keeps the values of Secrets and tokens out of audit events, and bounds how long a stop waits for the collectors of
+// events and traces.
+package audit
 
 import (
 	"bytes"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/runtime"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
@@ -19,9 +22,9 @@ import (
 	"github.com/karve-k8s/karve/internal/redact"
 )
 
-// auditFilter is in front of all audit backends, whatever the policy. Behind it, each event can be encoded, and none has the
+// filter is in front of all audit backends, whatever the policy. Behind it, each event can be encoded, and none has the
 // value of a Secret or a token. Upstream drops an event that cannot be encoded, and with a webhook all events of its batch.
-type auditFilter struct {
+type filter struct {
 	audit.Backend
 	late func() // is called if the backend has not taken all events auditLimit after the last request
 }
@@ -34,7 +37,7 @@ const (
 )
 
 // Shutdown implements audit.Backend.
-func (f auditFilter) Shutdown() {
+func (f filter) Shutdown() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -63,21 +66,21 @@ func (b boundedTraces) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// boundCollectors puts the filter in front of audit backends, and bounds how long a stop waits for those who collect events and traces, which
+// Bound puts the filter in front of audit backends, and bounds how long a stop waits for those who collect events and traces, which
 // these files name.
-func (c Config) boundCollectors(generic *genericapiserver.Config, webhook, collector string) {
+func Bound(generic *genericapiserver.Config, log *logrus.Logger, webhook, collector string) {
 	if generic.AuditBackend != nil {
-		generic.AuditBackend = auditFilter{generic.AuditBackend, func() {
-			c.Log.Warnf("the stop loses audit events that the webhook of --audit-webhook-config-file=%s has not taken within %v", webhook, auditLimit)
+		generic.AuditBackend = filter{generic.AuditBackend, func() {
+			log.Warnf("the stop loses audit events that the webhook of --audit-webhook-config-file=%s has not taken within %v", webhook, auditLimit)
 		}}
 	}
 	generic.TracerProvider = boundedTraces{generic.TracerProvider, func(err error) {
-		c.Log.Warnf("the stop loses traces that the collector of --tracing-config-file=%s has not taken within %v: %v", collector, tracesLimit, err)
+		log.Warnf("the stop loses traces that the collector of --tracing-config-file=%s has not taken within %v: %v", collector, tracesLimit, err)
 	}}
 }
 
 // ProcessEvents passes on copies: the events are the caller's.
-func (f auditFilter) ProcessEvents(events ...*auditinternal.Event) bool {
+func (f filter) ProcessEvents(events ...*auditinternal.Event) bool {
 	clean := make([]*auditinternal.Event, len(events))
 	for i, e := range events {
 		clean[i] = filterEvent(*e)

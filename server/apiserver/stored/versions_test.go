@@ -1,4 +1,4 @@
-package apiserver
+package stored
 
 import (
 	"testing"
@@ -38,7 +38,7 @@ func TestUnreadableVersions(t *testing.T) {
 		"a custom resource":            {"example.com/ships/default/a", json("example.com/v1", "Ship"), ""},
 		"another API server's":         {"wardle.example.com/flunders/default/a", protobuf(t, "wardle.example.com/v1", "Flunder"), ""},
 		"an encrypted object":          {"secrets/default/a", []byte("k8s:enc:secretbox:v1:now:abc"), ""},
-		"the version of Kubernetes":    {LastWritten, []byte("v1.36.4"), ""},
+		"the version of Kubernetes":    {lastWritten, []byte("v1.36.4"), ""},
 		"an object that is cut off":    {"pods/default/a", protobuf(t, "v9", "Pod")[:9], ""},
 		"an empty value":               {"pods/default/a", nil, ""},
 		"JSON that is not of a kind":   {"ranges/serviceips", []byte(`{"a":1}`), ""},
@@ -46,7 +46,7 @@ func TestUnreadableVersions(t *testing.T) {
 		"an allocation of the Service": {"ranges/serviceips", protobuf(t, "v1", "RangeAllocation"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var stored storedVersions
+			var stored versions
 			stored.add(test.key, test.value)
 			if got := sentence(stored.unreadable()); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
