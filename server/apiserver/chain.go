@@ -13,12 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
-	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
 	aggregatorserver "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -33,18 +32,28 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/apiserver/stored"
-	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
-// configs are the configurations of the three servers, made from one generic configuration.
-type configs struct {
+// chain is a chain that is being built, with what each step has made. The table in wraps.go says what deviations change between
+// the steps.
+type chain struct {
+	*Server
+	ctx     context.Context // of New
+	life    context.Context // of the informers
+	options options.CompletedOptions
+
+	generic    *sharedConfig
+	admission  informers.SharedInformerFactory // that of generic, for the admission plugins of the three servers
 	extensions *apiextensionsserver.Config
 	kube       *controlplane.Config
 	aggregator *aggregatorserver.Config
+	documents  *openapi.Documents // nil: upstream's OpenAPI
 
-	informers sharedinformers.Lasting
-	documents *openapi.Documents // nil: upstream's OpenAPI
+	extensionsServer *apiextensionsserver.CustomResourceDefinitions
+	kubeServer       *controlplane.Instance
+	aggregatorServer *aggregatorserver.APIAggregator
+	merged           *openapi.Aggregated // nil: upstream's OpenAPI
 }
 
 // New builds the chain, ready to run. The storage must be serving already, because building
@@ -61,80 +70,45 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 			return nil, err
 		}
 	}
-	plugins := completed.Admission.GenericAdmission
-	plugins.Decorators = append(admission.Decorators{admission.DecoratorFunc(egress.StayingPlugin)}, plugins.Decorators...)
 	completed.InformerName = sharedinformers.Name(upstreamsName)
-	defer func() {
-		if err != nil {
-			completed.InformerName.Release() // otherwise Run does
-		}
-	}()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	b := &chain{ctx: ctx, life: life, options: completed, Server: &Server{
+		config: c, informerName: completed.InformerName, endInformers: end, prepared: make(chan struct{}),
+		delay: completed.GenericServerRunOptions.ShutdownDelayDuration, addressTypes: completed.KubeletConfig.PreferredAddressTypes,
+	}}
 	defer func() {
-		if err != nil {
-			end() // otherwise Run does
+		if err != nil { // otherwise Run does
+			b.stored.Stop()
+			end()
+			completed.InformerName.Release()
 		}
 	}()
-	cfg, err := newConfigs(ctx, life, completed, c)
-	if err != nil {
-		return nil, err
-	}
-	s = &Server{config: c, informerName: completed.InformerName, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
-		addressTypes: completed.KubeletConfig.PreferredAddressTypes,
-		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.informers, endInformers: end,
-		prepared: make(chan struct{})}
-	if s.interruptible, err = c.bootstrap(ctx, cfg); err != nil {
-		return nil, err
-	}
-	s.stored = stored.Begin(ctx, c.Log, cfg.kube.ControlPlane.Generic.RESTOptionsGetter)
-	defer func(check *stored.Check) {
-		if err != nil {
-			check.Stop() // otherwise Run does
+	for _, step := range []func() error{b.buildGenericConfig, b.newConfig, b.bootstrap, b.wrapHandlers, b.createServerChain, b.prepareRun} {
+		if err := step(); err != nil {
+			return nil, err
 		}
-	}(s.stored)
-	first := &cfg.extensions.GenericConfig.Config
-	if err := replacements.EndInformers(first, s.informers, end); err != nil {
-		return nil, err
 	}
-	if c.Deviations.On(deviations.EarlyInformers) && first.AuditBackend == nil {
-		s.early = replacements.NewEarly(life, end)
-	}
-	last := &cfg.aggregator.GenericConfig.Config // its handlers see a request first
-	last.AddReadyzChecks(c.ReadyChecks...)
-	growStacks(last)
-	if c.Deviations.On(deviations.ListBuffer) {
-		replacements.BufferLists(last)
-	}
-	if c.Deviations.On(deviations.Streams) {
-		s.requests = replacements.EndStreams(last)
-	}
-	if c.Deviations.On(deviations.Namespaces) {
-		s.writes = replacements.CountWrites(last)
-	}
-	s.count(last)
-	s.buildPlainChains(last)
-	if err := s.createChain(cfg); err != nil {
-		return nil, err
-	}
-	close(s.prepared)
-	return s, nil
+	return b.Server, nil
 }
 
-// newConfigs is steps 4 to 6. It configures what the three servers share (handler chain,
-// authentication, authorization, audit, admission, priority and fairness, informers, storage),
-// and then each server.
+// buildGenericConfig is step 3. It configures what the three servers share: handler chain, authentication, authorization, audit,
+// admission, priority and fairness, informers, storage.
 //
 // The node dialer is in the generic configuration because everything else captures it. It is the egress
 // selector's dialer for the cluster, which Config.Dial wraps. The informers run until life ends, also those that admission
 // starts for the parameters of a policy and would end with it.
-func newConfigs(ctx, life context.Context, o options.CompletedOptions, own Config) (configs, error) {
+func (b *chain) buildGenericConfig() (err error) {
+	own, o := b.config, b.options
+	plugins := o.Admission.GenericAdmission
+	plugins.Decorators = append(admission.Decorators{admission.DecoratorFunc(egress.StayingPlugin)}, plugins.Decorators...)
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
 	generic, err := own.genericConfig(o.CompletedOptions, own.selector, o.InformerName, schemes)
 	if err != nil {
-		return configs{}, fmt.Errorf("build generic configuration: %w", err)
+		return fmt.Errorf("build generic configuration: %w", err)
 	}
-	lasting := sharedinformers.Last(generic.Informers, life)
-	generic.Informers = lasting
+	b.informers = sharedinformers.Last(generic.Informers, b.life)
+	generic.Informers = b.informers
+	b.generic, b.admission, b.drained = generic, b.informers, generic.DrainedNotify()
 	audit.Bound(generic.Config, own.Log, o.Audit.WebhookOptions.ConfigFile, o.Traces.ConfigFile)
 	if own.Identity != "" && generic.APIServerID != "" { // without the feature gate, there is no Lease
 		generic.APIServerID = own.Identity
@@ -143,170 +117,132 @@ func newConfigs(ctx, life context.Context, o options.CompletedOptions, own Confi
 	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
 	// which they would share.
 	generic.HealthzChecks, generic.ReadyzChecks = slices.Clip(generic.HealthzChecks), slices.Clip(generic.ReadyzChecks)
-	c := configs{informers: lasting}
-	if own.Deviations.On(deviations.OpenAPI) {
-		c.documents = openapi.NewDocuments(generic.OpenAPIConfig, generic.OpenAPIV3Config, enabled(utilfeature.DefaultMutableFeatureGate))
-	}
-	if own.Deviations.On(deviations.ClientCertificates) {
-		replacements.RememberClientCertificates(&generic.Config.Authentication)
-	}
-	defer generic.Wait()
-	informers := generic.Informers
-	if own.Deviations.On(deviations.EarlyInformers) {
-		informers = replacements.PromptPolicies(ctx, informers)
-	}
-	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, informers, generic.Storage)
-	if err != nil {
-		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
-	}
-	c.kube = kube
-	shared := &kube.ControlPlane
-	if kubelets, own := &kube.Extra.KubeletClientConfig, generic.SecureServing; own != nil && kubelets.Lookup != nil {
-		kubelets.Lookup = egress.ToKubelets(kubelets.Lookup, own.Listener.Addr())
-	}
-	followPublished(&shared.ClusterAuthenticationInfo, o)
-	// The three servers make their admission plugins here. Everything later gets the informers as they are.
-	defer func() {
-		shared.VersionedInformers = generic.Informers
-		if c.extensions != nil {
-			c.extensions.GenericConfig.SharedInformerFactory = generic.Informers
-		}
-		if c.aggregator != nil {
-			c.aggregator.GenericConfig.SharedInformerFactory = generic.Informers
-		}
-	}()
-	if own.SingleServer && own.Deviations.On(deviations.SingleServer) {
-		withoutPeers(shared)
-	}
-	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
-		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
-	conversion := func(next webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-		return egress.StayAtHost(webhookAuth(next))
-	}
-	c.extensions, err = controlplaneapiserver.CreateAPIExtensionsConfig(
-		*shared.Generic, shared.VersionedInformers, admission, o.CompletedOptions, o.MasterCount, resolver, conversion)
-	if err != nil {
-		return configs{}, fmt.Errorf("configure apiextensions-apiserver: %w", err)
-	}
-	if own.Deviations.On(deviations.OpenAPI) {
-		openapi.DescribeOwnTypes(&c.extensions.GenericConfig.Config)
-	}
-	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(
-		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, admission)
-	if err != nil {
-		return configs{}, fmt.Errorf("configure kube-aggregator: %w", err)
-	}
-	if own.NodeIssuer != "" {
-		shared.Generic.AdmissionControl = nodeissuer.Admission(shared.Generic.AdmissionControl, own.NodeIssuer)
-		nodeissuer.Note(&c.aggregator.GenericConfig.Config)
-	}
-	return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
+	return b.wrap(generalConfigured)
 }
 
 func (c Config) selector(users *egressselector.EgressSelector) (*egressselector.EgressSelector, error) {
 	return egress.Selector(users, c.Dial)
 }
 
-// changeStorage changes how the servers store objects, for each deviation that is on.
-func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
-	custom := &c.extensions.ExtraConfig.CRDRESTOptionsGetter
-	servers := []*generic.RESTOptionsGetter{&c.kube.ControlPlane.Generic.RESTOptionsGetter, &c.extensions.GenericConfig.RESTOptionsGetter, custom,
-		&c.aggregator.GenericConfig.RESTOptionsGetter}
-	change := replacements.Storage{Switches: own.Deviations, SingleServer: own.SingleServer, WatchCacheSizes: watchCacheSizes}
-	return change.Change(custom, servers...)
+// newConfig is steps 4 to 6, the configuration of each server, as upstream's NewConfig.
+func (b *chain) newConfig() error {
+	generic, o := b.generic, b.options
+	defer generic.Wait()
+	kube, resolver, plugins, err := app.CreateKubeAPIServerConfig(o, generic.Config, b.admission, generic.Storage)
+	if err != nil {
+		return fmt.Errorf("configure kube-apiserver: %w", err)
+	}
+	b.kube = kube
+	shared := &kube.ControlPlane
+	if kubelets, own := &kube.Extra.KubeletClientConfig, generic.SecureServing; own != nil && kubelets.Lookup != nil {
+		kubelets.Lookup = egress.ToKubelets(kubelets.Lookup, own.Listener.Addr())
+	}
+	followPublished(&shared.ClusterAuthenticationInfo, o)
+	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
+		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
+	conversion := func(next webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return egress.StayAtHost(webhookAuth(next))
+	}
+	b.extensions, err = controlplaneapiserver.CreateAPIExtensionsConfig(
+		*shared.Generic, shared.VersionedInformers, plugins, o.CompletedOptions, o.MasterCount, resolver, conversion)
+	if err != nil {
+		return fmt.Errorf("configure apiextensions-apiserver: %w", err)
+	}
+	b.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(
+		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, plugins)
+	if err != nil {
+		return fmt.Errorf("configure kube-aggregator: %w", err)
+	}
+	// The three servers have made their admission plugins. Everything later gets the informers as they are.
+	shared.VersionedInformers = generic.Informers
+	b.extensions.GenericConfig.SharedInformerFactory = generic.Informers
+	b.aggregator.GenericConfig.SharedInformerFactory = generic.Informers
+	if issuer := b.config.NodeIssuer; issuer != "" {
+		shared.Generic.AdmissionControl = nodeissuer.Admission(shared.Generic.AdmissionControl, issuer)
+		nodeissuer.Note(&b.aggregator.GenericConfig.Config)
+	}
+	return b.wrap(serversConfigured)
 }
 
-// createChain is steps 7 to 10. Each server delegates the requests that it does not know to
+// wrapHandlers puts Karve's own handlers around the last server's, which see a request first.
+func (b *chain) wrapHandlers() error {
+	b.stored = stored.Begin(b.ctx, b.config.Log, b.kube.ControlPlane.Generic.RESTOptionsGetter)
+	if err := replacements.EndInformers(&b.extensions.GenericConfig.Config, b.informers, b.endInformers); err != nil {
+		return err
+	}
+	last := &b.aggregator.GenericConfig.Config
+	last.AddReadyzChecks(b.config.ReadyChecks...)
+	growStacks(last)
+	if err := b.wrap(handlersWrapped); err != nil {
+		return err
+	}
+	b.count(last)
+	b.buildPlainChains(last)
+	return nil
+}
+
+// createServerChain is steps 7 to 9, as upstream's CreateServerChain. Each server delegates the requests that it does not know to
 // the one created before it. The first server delegates to the not-found handler.
-func (s *Server) createChain(c configs) error {
-	notFound := notfoundhandler.New(c.kube.ControlPlane.Generic.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)
-	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
+func (b *chain) createServerChain() error {
+	notFound := notfoundhandler.New(b.kube.ControlPlane.Generic.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)
+	extensions, err := b.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
 	if err != nil {
 		return fmt.Errorf("create apiextensions-apiserver: %w", err)
 	}
-	definitions := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
-	// A kube-apiserver of a test suite is alone on a datastore of Karve's.
-	alone := (s.config.SingleServer || s.config.Upstream != nil && s.config.Store != nil) && s.config.Deviations.On(deviations.SingleServer)
-	if alone {
-		if err := definitions.Informer().SetTransform(withoutPeersDelay); err != nil {
-			return fmt.Errorf("create apiextensions-apiserver: %w", err)
-		}
-	}
-	generic := c.kube.ControlPlane.Generic
-	generic.SkipOpenAPIInstallation = c.documents != nil
-	var kube *controlplane.Instance
-	completed := c.kube.Complete()
-	s.followAddress(c.kube)
-	renewIdentity(alone, func() { kube, err = completed.New(extensions.GenericAPIServer) })
+	b.extensionsServer = extensions
+	completed := b.kube.Complete()
+	b.followAddress(b.kube)
+	renewIdentity(b.alone(), func() { b.kubeServer, err = completed.New(extensions.GenericAPIServer) })
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}
+	kube := b.kubeServer.ControlPlane.GenericAPIServer
 	var extras []schema.GroupVersion
-	if s.config.Group != nil {
-		group := s.config.Group(s.informers)
-		if err := kube.ControlPlane.GenericAPIServer.InstallAPIGroup(group); err != nil {
+	if b.config.Group != nil {
+		group := b.config.Group(b.informers)
+		if err := kube.InstallAPIGroup(group); err != nil {
 			return fmt.Errorf("install %s: %w", group.PrioritizedVersions[0].Group, err)
 		}
 		extras = group.PrioritizedVersions
 	}
-	if s.config.Deviations.On(deviations.Routes) {
-		container := kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer
-		ours, upstreams := replacements.RememberRoutes(container)
-		if s.config.Routers != nil {
-			s.config.Routers(ours, upstreams, container.RegisteredWebServices())
-		}
-	}
-	if c.documents != nil {
-		c.documents.Serve(kube.ControlPlane.GenericAPIServer)
-	}
-
-	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
+	crdsServed := b.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
 		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
-	aggregator, err := controlplaneapiserver.CreateAggregatorServer(
-		c.aggregator.Complete(), kube.ControlPlane.GenericAPIServer, definitions, crdsServed, priorities(extras...))
+	b.aggregatorServer, err = controlplaneapiserver.CreateAggregatorServer(b.aggregator.Complete(), kube,
+		extensions.Informers.Apiextensions().V1().CustomResourceDefinitions(), crdsServed, priorities(extras...))
 	if err != nil {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}
-	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer, aggregator.GenericAPIServer}
-	informers := []replacements.InformerFactory{s.informers, extensions.Informers, aggregator.APIRegistrationInformers}
-	if err := s.use(servers, informers); err != nil {
+	if err := b.wrap(serversCreated); err != nil {
 		return err
 	}
-	var merged *openapi.Aggregated
-	if c.documents != nil {
-		if merged, err = openapi.Aggregate(aggregator, c.documents); err != nil {
-			return fmt.Errorf("prepare OpenAPI: %w", err)
-		}
-	}
-	prepared, err := aggregator.PrepareRun()
-	if err != nil {
-		return fmt.Errorf("prepare kube-aggregator: %w", err)
-	}
-	if merged != nil {
-		merged.Serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
-		generic.OpenAPIV3Config.Definitions = nil // each builder makes its own definitions
-	}
-	s.run = prepared.Run
+	b.serveProcess() // last: the clients do not wait
 	return nil
 }
 
-// use keeps what Karve needs of the server at the end of the chain, and lets the clients in
-// this process call it.
-func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []replacements.InformerFactory) error {
-	last := servers[len(servers)-1]
-	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
+// serveProcess lets the clients in this process call the end of the chain.
+func (b *chain) serveProcess() {
+	last := b.aggregatorServer.GenericAPIServer
+	b.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
 	}
-	if s.config.Page != nil {
-		last.Handler.NonGoRestfulMux.UnlistedHandle(s.config.PagePath, s.config.Page)
+	if b.config.Page != nil {
+		last.Handler.NonGoRestfulMux.UnlistedHandle(b.config.PagePath, b.config.Page)
 		// Temporary, because browsers remember the other kind for whatever runs at this port later.
-		last.Handler.NonGoRestfulMux.UnlistedHandle(strings.TrimSuffix(s.config.PagePath, "/"), http.RedirectHandler(s.config.PagePath, http.StatusTemporaryRedirect))
+		last.Handler.NonGoRestfulMux.UnlistedHandle(strings.TrimSuffix(b.config.PagePath, "/"), http.RedirectHandler(b.config.PagePath, http.StatusTemporaryRedirect))
 	}
-	s.config.Loopback.Serve(openapi.WhenPrepared(s.prepared, last.Handler))
-	if s.early == nil {
-		return nil
+	b.config.Loopback.Serve(openapi.WhenPrepared(b.prepared, last.Handler))
+}
+
+// prepareRun is step 10.
+func (b *chain) prepareRun() error {
+	prepared, err := b.aggregatorServer.PrepareRun()
+	if err != nil {
+		return fmt.Errorf("prepare kube-aggregator: %w", err)
 	}
-	s.early.Factories, s.early.Requests = informers, s.config.Loopback.Running
-	go s.early.Fill(servers)
-	return s.early.StopAfterHooks(last, servers[0], s.delay)
+	b.run = prepared.Run
+	if err := b.wrap(runPrepared); err != nil {
+		return err
+	}
+	close(b.prepared)
+	return nil
 }

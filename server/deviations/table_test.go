@@ -43,7 +43,7 @@ func sources(t *testing.T, see func(path, text string)) {
 // something asks whether it is on.
 func TestTableIsComplete(t *testing.T) {
 	tests, asked := map[string]bool{}, map[string]bool{}
-	function, question := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`), regexp.MustCompile(`\bOn\(deviations\.(\w+)\)`)
+	function, question := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`), regexp.MustCompile(`\b(?:On\(|of: )deviations\.(\w+)\b`)
 	sources(t, func(path, text string) {
 		if strings.HasSuffix(path, "_test.go") {
 			for _, m := range function.FindAllStringSubmatch(text, -1) {

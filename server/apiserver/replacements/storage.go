@@ -7,27 +7,34 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
-
-	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// Storage changes how the chain's servers store objects. It applies alignedclock, awaitstorage
-// and uncached, as far as they are switched on.
-type Storage struct {
-	deviations.Switches
-	// SingleServer means that no other API server uses the datastore. Only then can a type do
-	// without a watch cache.
-	SingleServer bool
-	// WatchCacheSizes is --watch-cache-sizes. A type that it names keeps its cache.
-	WatchCacheSizes []string
+// decorating are the options of an API server for each of its resources, with another decorator of storage.
+type decorating struct {
+	generic.RESTOptionsGetter
+	choose func(schema.GroupResource, generic.StorageDecorator) generic.StorageDecorator
 }
 
-// Change wraps servers, the REST options getters of the chain's servers. custom is one of
-// them: the getter for custom resources.
-func (s Storage) Change(custom *generic.RESTOptionsGetter, servers ...*generic.RESTOptionsGetter) error {
+func (d decorating) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
+	options, err := d.RESTOptionsGetter.GetRESTOptions(resource, example)
+	if err == nil {
+		options.Decorator = d.choose(resource, options.Decorator)
+	}
+	return options, err
+}
+
+func decorate(servers []*generic.RESTOptionsGetter, choose func(schema.GroupResource, generic.StorageDecorator) generic.StorageDecorator) {
+	for _, getter := range servers {
+		*getter = decorating{*getter, choose}
+	}
+}
+
+// WithoutCaches takes the watch cache from a handful of types, and gives bookmarks to types that have none. If other API servers
+// use the datastore, all types keep their caches. So does a type that sizes, which is --watch-cache-sizes, names. Call it before AlignCaches.
+func WithoutCaches(singleServer bool, sizes []string, servers ...*generic.RESTOptionsGetter) error {
 	uncached := map[schema.GroupResource]bool{}
-	if s.SingleServer && s.On(deviations.Uncached) {
-		named, err := genericoptions.ParseWatchCacheSizes(s.WatchCacheSizes)
+	if singleServer {
+		named, err := genericoptions.ParseWatchCacheSizes(sizes)
 		if err != nil {
 			return fmt.Errorf("--watch-cache-sizes: %w", err)
 		}
@@ -36,33 +43,28 @@ func (s Storage) Change(custom *generic.RESTOptionsGetter, servers ...*generic.R
 			uncached[resource] = !has
 		}
 	}
-	for _, getter := range servers {
-		*getter = restOptions{*getter, s, uncached, getter == custom}
-	}
+	decorate(servers, func(resource schema.GroupResource, theirs generic.StorageDecorator) generic.StorageDecorator {
+		if isUpstreamsUncached(theirs) || isUpstreamsCacher(theirs) && uncached[resource] {
+			return uncachedStorage
+		}
+		return theirs
+	})
 	return nil
 }
 
-// restOptions are upstream's options for a resource, with another decorator.
-type restOptions struct {
-	generic.RESTOptionsGetter
-	Storage
-	uncached map[schema.GroupResource]bool
-	custom   bool
+// AlignCaches gives the watch caches another clock.
+func AlignCaches(servers ...*generic.RESTOptionsGetter) {
+	decorate(servers, func(_ schema.GroupResource, theirs generic.StorageDecorator) generic.StorageDecorator {
+		if isUpstreamsCacher(theirs) {
+			return alignedCacher
+		}
+		return theirs
+	})
 }
 
-func (o restOptions) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
-	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if err != nil {
-		return options, err
-	}
-	switch {
-	case isUpstreamsCacher(options.Decorator) && o.uncached[resource], isUpstreamsUncached(options.Decorator) && o.On(deviations.Uncached):
-		options.Decorator = uncachedStorage
-	case isUpstreamsCacher(options.Decorator) && o.On(deviations.AlignedClock):
-		options.Decorator = alignedCacher
-	}
-	if o.custom && o.On(deviations.AwaitStorage) {
-		options.Decorator = await(options.Decorator)
-	}
-	return options, nil
+// AwaitCaches makes the storage of custom resources ready for the request that creates it.
+func AwaitCaches(custom *generic.RESTOptionsGetter) {
+	decorate([]*generic.RESTOptionsGetter{custom}, func(_ schema.GroupResource, theirs generic.StorageDecorator) generic.StorageDecorator {
+		return await(theirs)
+	})
 }

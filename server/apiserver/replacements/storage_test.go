@@ -1,6 +1,7 @@
 package replacements
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -16,8 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/util/watchlist"
 	"k8s.io/kubernetes/pkg/apis/core"
-
-	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // alignedCacher has to set every field of upstream's configuration, so the test fails if
@@ -67,37 +66,23 @@ func TestDecorators(t *testing.T) {
 	if !isUpstreamsUncached(generic.UndecoratedStorage) || isUpstreamsUncached(genericregistry.StorageWithCacher()) {
 		t.Error("upstream's storage without a cache is not recognised")
 	}
-	storage := Storage{}
-	getter := restOptions{upstreamsOptions("events#0"), storage, map[schema.GroupResource]bool{roles: true}, false}
+	theirs := upstreamsOptions("events#0")
+	ours := theirs
+	if err := WithoutCaches(true, nil, &ours); err != nil {
+		t.Fatal(err)
+	}
+	AlignCaches(&ours)
 	for resource, want := range map[schema.GroupResource]generic.StorageDecorator{pods: alignedCacher, roles: uncachedStorage, events: uncachedStorage} {
-		theirs, err := getter.RESTOptionsGetter.GetRESTOptions(resource, nil)
-		if err != nil {
+		before, err1 := theirs.GetRESTOptions(resource, nil)
+		after, err2 := ours.GetRESTOptions(resource, nil)
+		if err := errors.Join(err1, err2); err != nil {
 			t.Fatal(err)
 		}
-		if cached := isUpstreamsCacher(theirs.Decorator); cached != (resource != events) {
+		if cached := isUpstreamsCacher(before.Decorator); cached != (resource != events) {
 			t.Errorf("%s: upstream's cache is recognised: %v", resource, cached)
 		}
-		ours, err := getter.GetRESTOptions(resource, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !same(ours.Decorator, want) {
+		if !same(after.Decorator, want) {
 			t.Errorf("%s: got another decorator than expected", resource)
-		}
-		off, err := deviations.Parse([]string{deviations.All})
-		if err != nil {
-			t.Fatal(err)
-		}
-		switched := Storage{Switches: off, SingleServer: true}
-		custom := getter.RESTOptionsGetter
-		if err := switched.Change(&custom, &custom); err != nil {
-			t.Fatal(err)
-		}
-		if ours, err = custom.GetRESTOptions(resource, nil); err != nil {
-			t.Fatal(err)
-		}
-		if !same(ours.Decorator, theirs.Decorator) {
-			t.Errorf("%s: with all deviations off, the decorator is not upstream's", resource)
 		}
 	}
 }
