@@ -317,7 +317,7 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 	}
 	heart := replacements.NewHeart(time.Now)
 	go heart.Run(ctx)
-	shared.InformerFactory = heart.Renewing(shared.InformerFactory)
+	heart.Renew(shared.InformerFactory)
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
 	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){

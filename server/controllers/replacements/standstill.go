@@ -7,10 +7,9 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/informers/coordination"
-	"k8s.io/client-go/informers/internalinterfaces"
+	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -62,28 +61,12 @@ func (h *Heart) beat() int64 {
 	return h.stills
 }
 
-// Renewing returns a factory whose informer of Leases shows each one as renewed when the process has stood still. Only the
-// node lifecycle controller reads the time of a renewal.
-func (h *Heart) Renewing(f informers.SharedInformerFactory) informers.SharedInformerFactory {
-	return renewing{f, h}
-}
-
-type renewing struct {
-	informers.SharedInformerFactory
-	heart *Heart
-}
-
-func (f renewing) Coordination() coordination.Interface {
-	return coordination.New(f, metav1.NamespaceAll, nil)
-}
-
-// InformerFor is what Coordination calls for each informer.
-func (f renewing) InformerFor(object runtime.Object, make internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
-	informer := f.SharedInformerFactory.InformerFor(object, make)
-	if _, ok := object.(*coordinationv1.Lease); ok {
-		return renewingInformer{informer, f.heart}
-	}
-	return informer
+// Renew makes the informer of Leases of a factory show each one as renewed when the process has stood still. Only the
+// node lifecycle controller reads the time of a renewal. Call it before anything else asks the factory for Leases.
+func (h *Heart) Renew(f informers.SharedInformerFactory) {
+	f.InformerFor(&coordinationv1.Lease{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return renewingInformer{coordinationinformers.NewLeaseInformer(client, metav1.NamespaceAll, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}), h}
+	})
 }
 
 type renewingInformer struct {

@@ -54,7 +54,8 @@ func TestStandstillIsNotTheNodes(t *testing.T) {
 				var jump atomic.Int64
 				heart := NewHeart(func() time.Time { return time.Now().Add(time.Duration(jump.Load())) })
 				go heart.Run(ctx)
-				shared := heart.Renewing(informers.NewSharedInformerFactory(client, 0))
+				shared := informers.NewSharedInformerFactory(client, 0)
+				heart.Renew(shared)
 				controller, err := nodelifecycle.NewNodeLifecycleController(ctx, shared.Coordination().V1().Leases(), shared.Core().V1().Pods(),
 					shared.Core().V1().Nodes(), shared.Apps().V1().DaemonSets(), withoutEvents{client}, 5*time.Second, time.Minute, grace, 0.1, 0.01, 50, 0.55)
 				if err != nil {
