@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"github.com/xrash/smetrics"
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
@@ -114,29 +115,9 @@ func Misspelt(word string, names []string) string { return nearest(word, names, 
 func nearest(word string, names []string, limit int) string {
 	best := ""
 	for _, name := range slices.Sorted(slices.Values(names)) { // ties go to the first by name
-		if d := levenshtein(word, name); d < limit {
+		if d := smetrics.WagnerFischer(word, name, 1, 1, 1); d < limit {
 			best, limit = name, d
 		}
 	}
 	return best
-}
-
-// levenshtein is the edit distance of two words, by the two-row method.
-func levenshtein(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }
