@@ -15,13 +15,13 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 // writer flushes, when the buffer is full, and at the end, so a message of many
 // writes wakes it once.
 type pipe struct {
-	mu      sync.Mutex
-	changed sync.Cond
-	buffer  *[bufferSize]byte // nil while nothing waits
-	data    []byte            // what waits: a part of buffer, or of the slice of a writer
-	shown   bool              // the reader may read it
+	mu       sync.Mutex
+	changed  sync.Cond
+	buffer   *[bufferSize]byte // nil while nothing waits
+	from, to int               // what waits is between these
+	shown    bool              // the reader may read it
 
-	readErr  error // after the data
+	readErr  error // after what waits
 	writeErr error // why the writer may not write
 }
 
@@ -31,56 +31,31 @@ func newPipe() *pipe {
 	return p
 }
 
-// Write waits while the buffer is full. The reader reads a slice as large as the buffer from b
-// itself.
+// Write waits while the buffer is full.
 func (p *pipe) Write(b []byte) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(b) > 0 {
-		if p.writeErr != nil {
+		switch {
+		case p.writeErr != nil:
 			return n, p.writeErr
-		}
-		if len(p.data) == 0 && len(b) >= bufferSize {
-			return n + p.lend(b), p.writeErr
-		}
-		if len(p.data) == bufferSize {
+		case p.buffer == nil:
+			p.buffer = buffers.Get().(*[bufferSize]byte)
+		case p.to == bufferSize && p.from > 0:
+			p.to, p.from = copy(p.buffer[:], p.buffer[p.from:]), 0
+		case p.to == bufferSize:
+			p.show()
 			p.changed.Wait()
 			continue
 		}
-		k := p.append(b)
+		k := copy(p.buffer[p.to:], b)
+		p.to += k
 		n, b = n+k, b[k:]
-		if len(p.data) == bufferSize {
-			p.show()
-		}
+	}
+	if p.to == bufferSize {
+		p.show()
 	}
 	return n, nil
-}
-
-// lend lets the reader read from b. It waits until the reader has read all of b, or never
-// will, and returns how much was read.
-func (p *pipe) lend(b []byte) int {
-	p.data = b
-	p.show()
-	for len(p.data) > 0 && p.writeErr == nil {
-		p.changed.Wait()
-	}
-	taken := len(b) - len(p.data)
-	p.data = nil // b belongs to the writer again
-	return taken
-}
-
-// append moves as much of b into the buffer as fits.
-func (p *pipe) append(b []byte) int {
-	if p.buffer == nil {
-		p.buffer = buffers.Get().(*[bufferSize]byte)
-		p.data = p.buffer[:0]
-	}
-	if k := cap(p.data) - len(p.data); k < len(b) && cap(p.data) < bufferSize {
-		p.data = p.buffer[:copy(p.buffer[:], p.data)] // to the front
-	}
-	k := min(len(b), cap(p.data)-len(p.data))
-	p.data = append(p.data, b[:k]...)
-	return k
 }
 
 func (p *pipe) show() {
@@ -92,7 +67,7 @@ func (p *pipe) show() {
 func (p *pipe) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.data) > 0 {
+	if p.buffer != nil {
 		p.show()
 	}
 	return p.writeErr
@@ -104,26 +79,25 @@ func (p *pipe) Read(b []byte) (int, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for !p.shown || len(p.data) == 0 {
+	for !p.shown || p.buffer == nil {
 		if p.readErr != nil {
 			return 0, p.readErr
 		}
 		p.changed.Wait()
 	}
-	n := copy(b, p.data)
-	p.data = p.data[n:]
-	if len(p.data) == 0 {
-		p.drained()
+	n := copy(b, p.buffer[p.from:p.to])
+	if p.from += n; p.from == p.to {
+		p.empty()
 	}
 	return n, nil
 }
 
-func (p *pipe) drained() {
-	p.shown = false
+// empty gives the buffer back.
+func (p *pipe) empty() {
 	if p.buffer != nil {
 		buffers.Put(p.buffer)
-		p.buffer, p.data = nil, nil
 	}
+	p.buffer, p.from, p.to, p.shown = nil, 0, 0, false
 	p.changed.Broadcast()
 }
 
@@ -145,10 +119,5 @@ func (p *pipe) abort(readErr, writeErr error) {
 		p.writeErr = writeErr
 	}
 	p.readErr = readErr
-	if p.buffer != nil {
-		p.data = p.data[len(p.data):]
-		p.drained()
-	}
-	p.shown = false // what was lent is the writer's again
-	p.changed.Broadcast()
+	p.empty()
 }
