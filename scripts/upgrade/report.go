@@ -7,7 +7,6 @@ import (
 	"fmt"
 	goversion "go/version"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,79 +33,63 @@ var watched = []string{
 
 // report prints how two versions differ in what Karve repeats, replaces or relies on.
 func report(ctx context.Context, out io.Writer, from, to string) error {
-	before, err := newRelease(ctx, from)
-	if err != nil {
-		return err
-	}
-	after, err := newRelease(ctx, to)
-	if err != nil {
-		return err
-	}
-	minor := regexp.MustCompile(`^v(\d+\.\d+)`).FindStringSubmatch(to)[1]
-	fmt.Fprintf(out, "\n# Kubernetes %s → %s\n\nRead the urgent upgrade notes: https://github.com/kubernetes/kubernetes/blob/master/CHANGELOG/CHANGELOG-%s.md\n", from, to, minor)
-	fmt.Fprint(out, "\n## Functions: change Karve's file if it has to follow, then the hash in server/deviations/mirrors\n")
-	for i, m := range mirrors.All {
-		if slices.ContainsFunc(mirrors.All[:i], func(o mirrors.Mirror) bool { return o.Package == m.Package && o.Function == m.Function }) {
-			continue
-		}
-		if err := difference(ctx, out, before, after, m.Package, m.Function, m.Ours); err != nil {
-			return err
-		}
-	}
-	fmt.Fprint(out, "\n## Feature gates, admission plugins, APIs, controllers, objects of a new cluster\n\n")
-	for _, path := range watched {
-		a, err := before.dir(ctx, path)
-		if err != nil {
-			return err
-		}
-		b, err := after.dir(ctx, path)
-		if err != nil {
-			return err
-		}
-		if err := diff(ctx, out, a, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// difference prints how a function differs that one of Karve's files relies on.
-func difference(ctx context.Context, out io.Writer, before, after *release, path, function, ours string) error {
-	a, err := before.source(ctx, path, function)
-	if err != nil {
-		return err
-	}
-	b, err := after.source(ctx, path, function)
-	if err != nil || a == b {
-		return err
-	}
-	fmt.Fprintf(out, "\n### %s.%s (%s)\n", path, function, ours)
-	if b == "" {
-		fmt.Fprintln(out, "It is gone or has moved.")
-		return nil
-	}
 	tmp, err := os.MkdirTemp("", "karve-upgrade-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	fileA, fileB := filepath.Join(tmp, before.version), filepath.Join(tmp, after.version)
-	if err := errors.Join(os.WriteFile(fileA, []byte(a+"\n"), 0o600), os.WriteFile(fileB, []byte(b+"\n"), 0o600)); err != nil {
-		return err
+	for _, version := range []string{from, to} {
+		r, err := newRelease(ctx, version)
+		if err != nil {
+			return err
+		}
+		if err := r.extract(ctx, filepath.Join(tmp, version)); err != nil {
+			return err
+		}
 	}
-	return diff(ctx, out, fileA, fileB)
-}
-
-// diff prints how two files or directories differ.
-func diff(ctx context.Context, out io.Writer, a, b string) error {
-	cmd := exec.CommandContext(ctx, "git", "diff", "--no-index", "--no-color", "--no-ext-diff", a, b)
-	cmd.Stdout, cmd.Stderr = out, os.Stderr
-	err := cmd.Run()
+	minor := regexp.MustCompile(`^v(\d+\.\d+)`).FindStringSubmatch(to)[1]
+	fmt.Fprintf(out, "\n# Kubernetes %s → %s\n\nRead the urgent upgrade notes: https://github.com/kubernetes/kubernetes/blob/master/CHANGELOG/CHANGELOG-%s.md\n", from, to, minor)
+	fmt.Fprint(out, "\nFunctions: change Karve's file, which the first line names, if it has to follow, then the hash in server/deviations/mirrors. "+
+		"Files: feature gates, admission plugins, APIs, controllers, objects of a new cluster.\n\n")
+	cmd := exec.CommandContext(ctx, "git", "diff", "--no-index", "--no-color", "--no-ext-diff", from, to)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = tmp, out, os.Stderr
+	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 1 { // they differ
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("git diff of %s and %s: %w", a, b, err)
+	return err
+}
+
+// extract writes each function that Karve's files rely on, and what is watched, into a directory.
+func (r *release) extract(ctx context.Context, to string) error {
+	for _, m := range mirrors.All {
+		source, err := r.source(ctx, m.Package, m.Function)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(to, m.Package)
+		text := "// " + m.Ours + "\n" + source + "\n"
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, m.Function), []byte(text), 0o600)); err != nil {
+			return err
+		}
+	}
+	for _, path := range watched {
+		from, err := r.dir(ctx, path)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(to, path)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if text, unread := os.ReadFile(from); unread == nil {
+			err = os.WriteFile(file, text, 0o600)
+		} else {
+			err = os.CopyFS(file, os.DirFS(from))
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -175,10 +158,10 @@ func (r *release) source(ctx context.Context, path, name string) (string, error)
 	if err != nil {
 		return "", err
 	}
-	_, source, err := mirrors.Find(dir, name)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(dir); err != nil {
 		return "", nil // the whole package is gone
 	}
+	_, source, err := mirrors.Find(dir, name)
 	return source, err
 }
 

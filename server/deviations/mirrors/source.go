@@ -26,11 +26,11 @@ func Hash(source string) string {
 // (Type.name) or a variable. It returns the file and the declaration, formatted and without
 // comments; both are empty if there is none. It sees the files that a Linux build uses.
 func Find(dir, name string) (file, source string, err error) {
-	files, err := Files(dir)
+	paths, err := files(dir)
 	if err != nil {
 		return "", "", err
 	}
-	for _, file := range files {
+	for _, file := range paths {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return "", "", err
@@ -57,29 +57,18 @@ func Find(dir, name string) (file, source string, err error) {
 	return "", "", nil
 }
 
-// Files returns the Go files of a directory that a Linux build without cgo uses, in order.
-func Files(dir string) ([]string, error) {
+// files returns the Go files of a directory that a Linux build without cgo uses, in order.
+func files(dir string) (paths []string, err error) {
 	context := build.Default
 	context.GOOS, context.GOARCH, context.CgoEnabled = "linux", "amd64", false
-	entries, err := os.ReadDir(dir)
+	pkg, err := context.ImportDir(dir, 0)
 	if err != nil {
 		return nil, err
 	}
-	var files []string
-	for _, entry := range entries {
-		name := entry.Name()
-		if entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		used, err := context.MatchFile(dir, name)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
-		}
-		if used {
-			files = append(files, filepath.Join(dir, name))
-		}
+	for _, name := range pkg.GoFiles {
+		paths = append(paths, filepath.Join(dir, name))
 	}
-	return files, nil
+	return paths, nil
 }
 
 func declares(declaration ast.Decl, name string) bool {
