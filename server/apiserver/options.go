@@ -289,11 +289,11 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 }
 
 // Validate returns everything that upstream would refuse about the options, but for files that [CheckFiles] refuses, as one error. It
-// opens nothing and writes only a temporary file, in memory where the system supports that, and
-// otherwise in dir or, if that cannot be used, in the system's directory for temporary files. So c
+// opens nothing and writes only a temporary file: in memory if there is /dev/shm, so that a full disk does not make a configuration
+// invalid, and otherwise in dir or, if that cannot be used, in the system's directory for temporary files. So c
 // needs neither listeners nor certificates yet.
 func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) error {
-	key, remove, err := throwAwayFile(dir, throwAwayKey)
+	key, remove, err := temporaryFile(throwAwayKey, "/dev/shm", dir, "")
 	if err != nil {
 		return fmt.Errorf("write a temporary key for checking the configuration: %w", err)
 	}
@@ -313,21 +313,21 @@ func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) er
 	return blame(check(c.Args), c.Args, check)
 }
 
-// temporaryFile creates a file with mode 0600 in dir, or else in the system's directory. remove deletes it.
-func temporaryFile(dir string, content []byte) (path string, remove func(), err error) {
-	f, err := os.CreateTemp(dir, ".check-")
-	if err != nil { // of a directory that cannot be used, the start says more
-		f, err = os.CreateTemp("", ".check-")
+// temporaryFile creates a file with mode 0600 in the first directory in which it can; empty is the system's. remove deletes it.
+func temporaryFile(content []byte, dirs ...string) (path string, remove func(), err error) {
+	for _, dir := range dirs {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".karve-check-"); err != nil {
+			continue
+		}
+		remove = func() { os.Remove(f.Name()) }
+		_, err = f.Write(content)
+		if err = errors.Join(err, f.Close()); err == nil {
+			return f.Name(), remove, nil
+		}
+		remove()
 	}
-	if err != nil {
-		return "", nil, err
-	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Close()); err != nil {
-		os.Remove(f.Name())
-		return "", nil, err
-	}
-	return f.Name(), func() { os.Remove(f.Name()) }, nil
+	return "", nil, err
 }
 
 // complete is steps 1 to 3: options, Complete, Validate.
