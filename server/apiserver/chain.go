@@ -26,12 +26,14 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
+	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/server/apiserver/audit"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/nodeissuer"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/apiserver/stored"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -162,6 +164,25 @@ func (b *chain) newConfig() error {
 		nodeissuer.Note(&b.aggregator.GenericConfig.Config)
 	}
 	return b.wrap(serversConfigured)
+}
+
+// bootstrap writes the first objects of a new cluster. It runs after the configuration has
+// been built, which decides how objects are stored, and before the servers are created, whose
+// caches read them. A stop may interrupt the post-start hooks that it replaces.
+func (b *chain) bootstrap() error {
+	c := b.config
+	seeds := c.Deviations.On(deviations.Bootstrap) // otherwise upstream's hooks and controllers create the first objects
+	objects, err := bootstrap.New(c.Bootstrap, b.extensions, b.kube, b.aggregator, priorities())
+	if err != nil {
+		return err
+	}
+	if seeds && c.Store != nil {
+		if _, err := objects.Seed(b.ctx, stored.Recorded(c.Store)); err != nil {
+			return err
+		}
+	}
+	b.interruptible, err = objects.ReplaceHooks(seeds, &b.extensions.GenericConfig.Config, b.kube.ControlPlane.Generic, &b.aggregator.GenericConfig.Config)
+	return err
 }
 
 // wrapHandlers puts Karve's own handlers around the last server's, which see a request first.

@@ -26,7 +26,7 @@ const (
 // wraps are the deviations of this package that change the chain, in the order in which they do. None is a guard: those are in
 // chain.go and genericconfig.go, whatever is switched off.
 //
-// The others: bootstrap.go writes the first objects, genericconfig.go has loopback and genericconfig, and singleserver changes an
+// The others: chain.go writes the first objects (bootstrap), genericconfig.go has loopback and genericconfig, and singleserver changes an
 // option and a variable of upstream's, too.
 var wraps = []struct {
 	of   *deviations.Deviation

@@ -1,3 +1,5 @@
+// Package sharedinformers lets the API server, the controllers and the scheduler of one
+// process use the same informers.
 package sharedinformers
 
 import (
@@ -242,3 +244,17 @@ type handlerSynced struct{ *handlerRegistration }
 
 func (handlerSynced) Name() string            { return "handler of a shared informer" }
 func (h handlerSynced) Done() <-chan struct{} { return h.synced }
+
+// Name reserves the name of a component, under which client-go publishes the metrics of its
+// informers (informer_queued_items and others, k8s.io/client-go tools/cache/identity.go).
+// The component releases it when its informers have stopped.
+//
+// Name returns nil, with which there are no metrics, if another server of this process has the
+// name.
+func Name(component string) *cache.InformerName {
+	name, err := cache.NewInformerName(component)
+	if err != nil {
+		return nil
+	}
+	return name
+}

@@ -6,6 +6,7 @@ import (
 	_ "unsafe" // for go:linkname
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.uber.org/zap"
 	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 
@@ -24,9 +25,21 @@ var newStorageClient func(storagebackend.TransportConfig) (*kubernetes.Client, e
 // upstreamsStorageClient creates a client of a real etcd.
 var upstreamsStorageClient = newStorageClient
 
+// etcdLogger is the logger of every etcd client in the chain. Its lines are dropped, because callers get the errors.
+// Upstream makes it write to standard error in its init, and offers no way to change that (k8s.io/apiserver
+// pkg/storage/storagebackend/factory/etcd3.go). TestEtcdLoggerIsUpstreams fails if upstream
+// renames the variable. It is set once, because running servers read it.
+//
+//go:linkname etcdLogger k8s.io/apiserver/pkg/storage/storagebackend/factory.etcd3ClientLogger
+var etcdLogger *zap.Logger
+
+// upstreamsEtcdLogger is upstream's own.
+var upstreamsEtcdLogger = etcdLogger
+
 // The client calls a datastore of this process directly, without a connection. The endpoint
 // says which datastore, because a process can have several servers.
 func init() {
+	etcdLogger = zap.NewNop()
 	newStorageClient = func(c storagebackend.TransportConfig) (*kubernetes.Client, error) {
 		if len(c.ServerList) != 1 || !inprocess.IsEndpoint(c.ServerList[0]) {
 			client, err := upstreamsStorageClient(c)
