@@ -118,20 +118,15 @@ func (s *several) try(ctx context.Context, p *peer, c int, known map[string]vers
 // write sets or deletes an object of the caller's own, through the journal. It reports whether
 // there was no answer.
 func (s *several) write(ctx context.Context, p *peer, name string) (open bool, err error) {
-	w := Write{Collection: s.in.path, Object: Object{APIVersion: s.in.apiVersion, Kind: s.in.kind, Metadata: Metadata{Name: name}}, Value: s.fresh()}
-	before, _ := s.journal.Known(name)
-	if before.Present && rand.IntN(6) == 0 {
-		w.Value = ""
-	}
-	if err := w.Do(ctx, p.api.Load(), s.journal, name); err != nil {
+	answered, err := writeOwn(ctx, p.api.Load(), s.journal, s.in, name)
+	if err != nil {
 		s.t.Errorf("server %s: %v", p.name, err)
-		return false, err
 	}
-	known, open := s.journal.Known(name)
-	if open {
-		return true, nil
+	if err != nil || !answered {
+		return !answered, err
 	}
 	p.acks.Add(1)
+	known, _ := s.journal.Known(name)
 	if known.Present {
 		s.mu.Lock()
 		defer s.mu.Unlock()
