@@ -66,19 +66,6 @@ type Metadata struct {
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	ResourceVersion string            `json:"resourceVersion,omitempty"`
 	Continue        string            `json:"continue,omitempty"`
-
-	OwnerReferences []OwnerReference `json:"ownerReferences,omitempty"`
-	ManagedFields   []ManagedFields  `json:"managedFields,omitempty"`
-}
-
-// OwnerReference says whether the owner is a controller's object.
-type OwnerReference struct {
-	Controller bool `json:"controller,omitempty"`
-}
-
-// ManagedFields has the name of a program that wrote an object: the first part of its User-Agent.
-type ManagedFields struct {
-	Manager string `json:"manager,omitempty"`
 }
 
 // ValueAnnotation holds the value that an object was last set to.

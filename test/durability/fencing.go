@@ -2,6 +2,7 @@ package durability
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -82,21 +83,6 @@ rules:
   users: [kubernetes-admin] # also of simulated nodes
 `
 
-// An Audit is what one process has recorded.
-type Audit struct {
-	Identity string // in the leases; empty if the process never wanted one
-	Acts     []Recorded
-	Unknown  []Recorded // writes without a successful answer; they may have been carried out
-}
-
-// Recorded is a leader's write as its server has recorded it. The answers to deletions and bindings have no revision.
-type Recorded struct {
-	Act
-	After   int64  // a revision before the write
-	Deleted string // uid of what the write deleted, if the answer has no revision
-	Bound   string // uid of the Pod that the write bound to a node
-}
-
 // record is an event of the audit log.
 type record struct {
 	User      struct{ Username string }
@@ -107,13 +93,10 @@ type record struct {
 	Answered  time.Time          `json:"stageTimestamp"`
 	Status    struct{ Code int } `json:"responseStatus"`
 	Request   struct {
-		Metadata Metadata
-		Spec     json.RawMessage
+		Spec json.RawMessage
 	} `json:"requestObject"`
 	Response struct {
-		Kind     string
 		Metadata Metadata
-		Details  struct{ UID string }
 	} `json:"responseObject"`
 }
 
@@ -131,9 +114,9 @@ func (r *record) lease() string {
 	return ""
 }
 
-// ReadAudit reads the audit log of one process, which [AuditPolicy] made. The last line may be incomplete, because the
-// process was killed. Deletions of collections are left out: their answers do not say what they have deleted.
-func ReadAudit(log io.Reader) (*Audit, error) {
+// ReadAudit reads the audit log of one process, which [AuditPolicy] made: the writes whose answers have a revision. The answers to deletions and
+// bindings have none. The last line may be incomplete, because the process was killed.
+func ReadAudit(log io.Reader) ([]Act, error) {
 	var all []record
 	in := bufio.NewReader(log)
 	for {
@@ -152,68 +135,42 @@ func ReadAudit(log io.Reader) (*Audit, error) {
 	slices.SortStableFunc(all, func(a, b record) int { return a.Answered.Compare(b.Answered) })
 	// newest[i] is the newest revision in the first i answers.
 	newest := make([]int64, len(all)+1)
+	identity := ""
 	for i, r := range all {
 		newest[i+1] = max(newest[i], r.Response.Metadata.Revision())
-	}
-	audit := &Audit{}
-	for _, r := range all {
-		if err := audit.identify(r); err != nil {
+		holder, err := r.candidate()
+		if err != nil {
 			return nil, err
 		}
-		lease := r.lease()
-		if lease == "" || r.Status.Code >= 400 && r.Status.Code < 500 || r.Verb == "deletecollection" {
-			continue
+		if holder != "" && identity != "" && holder != identity {
+			return nil, fmt.Errorf("audit log: one process wrote leases as %s and as %s", identity, holder)
 		}
-		what := strings.Trim(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/") + " " + strings.Trim(r.ObjectRef.Namespace+"/"+r.ObjectRef.Name, "/")
-		done := Recorded{Act: Act{Lease: lease, What: fmt.Sprintf("%s %s (%s)", r.Verb, what, r.User.Username), Revision: r.Response.Metadata.Revision()}}
-		if r.Status.Code >= 500 || r.Status.Code == 0 {
-			audit.Unknown = append(audit.Unknown, done)
-			continue
-		}
+		identity = cmp.Or(identity, holder)
+	}
+	var acts []Act
+	for _, r := range all {
+		lease, revision := r.lease(), r.Response.Metadata.Revision()
 		before, _ := slices.BinarySearchFunc(all, r.Received, func(r record, at time.Time) int { return r.Answered.Compare(at) })
-		done.After = newest[before]
-		switch {
-		case done.Revision > done.After:
-		case done.Revision > 0:
-			continue // the answer is older than the request, so the write changed nothing
-		case r.Verb == "delete" && r.Response.Details.UID != "":
-			done.Deleted = r.Response.Details.UID
-		case r.Verb == "delete" && r.Response.Metadata.UID != "":
-			continue // somebody else was faster
-		case r.ObjectRef.Subresource == "binding":
-			done.Bound = r.Request.Metadata.UID
-		default:
-			return nil, fmt.Errorf("audit log: no revision in the answer to %s", done.What)
+		if lease == "" || r.Status.Code >= 300 || revision <= newest[before] { // an answer that is older than the request: the write changed nothing
+			continue
 		}
-		audit.Acts = append(audit.Acts, done)
+		what := fmt.Sprintf("%s %s/%s %s/%s (%s)", r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource, r.ObjectRef.Namespace, r.ObjectRef.Name, r.User.Username)
+		acts = append(acts, Act{lease, identity, what, revision})
 	}
-	if audit.Identity == "" && len(audit.Acts) > 0 {
-		return nil, fmt.Errorf("a server that never had a lease did %d writes of a leader, the first one: %s", len(audit.Acts), audit.Acts[0].What)
+	if identity == "" && len(acts) > 0 {
+		return nil, fmt.Errorf("a server that never had a lease did %d writes of a leader, the first one: %s", len(acts), acts[0].What)
 	}
-	for i := range audit.Acts {
-		audit.Acts[i].Holder = audit.Identity
-	}
-	return audit, nil
+	return acts, nil
 }
 
-// identify learns the identity of the process from a write of its elector's.
-func (a *Audit) identify(r record) error {
-	if !strings.HasSuffix(r.UserAgent, "/leader-election") {
-		return nil
+// candidate is the identity in a write of the process's elector, or empty.
+func (r *record) candidate() (string, error) {
+	if !strings.HasSuffix(r.UserAgent, "/leader-election") || r.ObjectRef.Resource != "leases" {
+		return "", nil
 	}
-	if r.ObjectRef.Resource != "leases" {
-		return nil // an event
-	}
-	var spec struct{ HolderIdentity string }
+	var spec struct{ HolderIdentity string } // empty when it gives the lease back
 	if err := json.Unmarshal(r.Request.Spec, &spec); err != nil {
-		return fmt.Errorf("audit log: write of lease %s: %w", r.ObjectRef.Name, err)
+		return "", fmt.Errorf("audit log: write of lease %s: %w", r.ObjectRef.Name, err)
 	}
-	switch {
-	case spec.HolderIdentity == "": // it gives the lease back
-	case a.Identity == "":
-		a.Identity = spec.HolderIdentity
-	case a.Identity != spec.HolderIdentity:
-		return fmt.Errorf("audit log: one process wrote leases as %s and as %s", a.Identity, spec.HolderIdentity)
-	}
-	return nil
+	return spec.HolderIdentity, nil
 }
