@@ -262,6 +262,41 @@ func TestDatabaseCompacts(t *testing.T) {
 	})
 }
 
+// The key of the API server's compactor means something else to kine.
+func TestDatabaseKeepsTheCompactorsKey(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		c, _ := db.serve(t, Options{})
+		events := c.Watch(t.Context(), compactKey, clientv3.WithRev(1))
+		put := func(version int64, value string) *clientv3.TxnResponse {
+			resp, err := c.KV.Txn(t.Context()).If(clientv3.Compare(clientv3.Version(compactKey), "=", version)).
+				Then(clientv3.OpPut(compactKey, value)).Else(clientv3.OpGet(compactKey)).Commit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		if !put(0, "0").Succeeded || !put(1, "7").Succeeded {
+			t.Fatal("the right version was refused")
+		}
+		refused := put(1, "8")
+		if kv := refused.Responses[0].GetResponseRange().Kvs[0]; refused.Succeeded || kv.Version != 2 || string(kv.Value) != "7" {
+			t.Errorf("got %+v, want version 2 with value 7", refused)
+		}
+		var last *clientv3.Event
+		for n := 0; n < 2; {
+			r := <-events
+			n += len(r.Events)
+			last = r.Events[len(r.Events)-1]
+		}
+		if string(last.Kv.Key) != compactKey || string(last.Kv.Value) != "7" || last.Kv.Version != 2 {
+			t.Errorf("watched %+v, want version 2 with value 7", last.Kv)
+		}
+		if got, err := c.KV.Get(t.Context(), compactKey); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "7" {
+			t.Errorf("get: %+v, %v, want 7", got, err)
+		}
+	})
+}
+
 // The values before the events of a history are there, however old they are: the API server's watch cache ends without them.
 func TestDatabaseHistoryHasTheValuesBefore(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {

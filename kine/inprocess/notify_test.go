@@ -62,7 +62,7 @@ func TestNotificationsComeAnIntervalAfterAWrite(t *testing.T) {
 
 		// The key of the API server's compactor does not begin with a slash.
 		for range 3 {
-			revision := must(t, e, compactKey, "")
+			revision := must(t, e, "compact_rev_key", "")
 			time.Sleep(interval - time.Millisecond)
 			nothing(t, "before the interval is over", asked, not, later, busy)
 			time.Sleep(time.Millisecond)
@@ -150,24 +150,23 @@ func TestQuietWatchesKeepAheadOfCompaction(t *testing.T) {
 
 // "created" has the revision at which the watch begins, not a newer one.
 func TestCreatedHasTheStartOfTheWatch(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
-		writing, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for writing.Err() == nil {
-				e.Put(context.Background(), datastore.PutRequest{Key: "/w"})
-			}
-		}()
-		defer func() { stop(); <-done }()
-		for range 300 {
-			ctx, cancel := context.WithCancel(t.Context())
-			events := c.Watch(ctx, "/w", clientv3.WithCreatedNotify())
-			created, first := <-events, <-events
-			if !created.Created || len(first.Events) == 0 || first.Events[0].Kv.ModRevision != created.Header.Revision+1 {
-				t.Fatalf("created %+v, then %+v; want the event after that revision", created, first)
-			}
-			cancel()
+	e, _, c := onEngine(t)
+	writing, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for writing.Err() == nil {
+			e.Put(context.Background(), datastore.PutRequest{Key: "/w"})
 		}
-	})
+	}()
+	defer func() { stop(); <-done }()
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		events := c.Watch(ctx, "/w", clientv3.WithCreatedNotify())
+		created, first := <-events, <-events
+		if !created.Created || len(first.Events) == 0 || first.Events[0].Kv.ModRevision != created.Header.Revision+1 {
+			t.Fatalf("created %+v, then %+v; want the event after that revision", created, first)
+		}
+		cancel()
+	}
 }

@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
+	kinememory "github.com/k3s-io/kine/pkg/drivers/memory"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/external"
-	"github.com/karve-k8s/karve/kine/external/externaltest"
 	"github.com/karve-k8s/karve/kine/inprocess"
 	"github.com/karve-k8s/karve/kine/pace"
 )
@@ -27,11 +27,15 @@ func TestWatchesThatAreOpenedAgainArePaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	database, err := external.Serve(t.Context(), externaltest.Backend(e))
+	_, backend, _ := kinememory.New(t.Context(), nil, nil) // kine's; it has no errors
+	database, err := external.Serve(t.Context(), backend)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer database.Close()
+	if made, err := backend.Create(t.Context(), "/w/1", []byte("1"), 0); err != nil || made != start+1 {
+		t.Fatalf("created at %d, %v", made, err)
+	}
 	client := func(url string) clientv3.Watcher {
 		c, err := inprocess.NewClient(url)
 		if err != nil {

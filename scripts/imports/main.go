@@ -60,7 +60,7 @@ var homes = []struct {
 	{"github.com/k3s-io/kine/pkg/app", nil, "it links every driver, an etcd server and minio"},
 	{"github.com/k3s-io/kine/pkg/drivers/sqlite", nil, "with cgo on it picks mattn's binding: Karve has no cgo"},
 	{"github.com/k3s-io/kine/pkg/drivers/t4", nil, "it links pebble and minio"},
-	{"github.com/k3s-io/kine/", []string{"kine/external", "kine/external/externaltest"}, "a new version of kine has one place to be looked at"},
+	{"github.com/k3s-io/kine/", []string{"kine/external"}, "a new version of kine has one place to be looked at"},
 	{"github.com/jackc/pgx/", []string{"kine/external"}, "databases have one place"},
 	{"github.com/go-sql-driver/mysql", []string{"kine/external"}, "databases have one place"},
 	{"modernc.org/", []string{"datastore/sqlitefile"}, "one room of the datastore knows SQLite"},

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/k3s-io/kine/pkg/drivers/memory"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,6 @@ import (
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/kine/external"
-	"github.com/karve-k8s/karve/kine/external/externaltest"
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
@@ -42,7 +42,8 @@ func emptyStore(t *testing.T, database bool) clientv3.KV {
 	t.Cleanup(func() { engine.Close() })
 	var served *inprocess.Endpoint
 	if database {
-		served, err = external.Serve(t.Context(), externaltest.Backend(engine))
+		_, backend, _ := memory.New(t.Context(), nil, nil) // it has no errors
+		served, err = external.Serve(t.Context(), backend)
 	} else {
 		served, err = inprocess.Serve(t.Context(), inprocess.Engine(engine), etcdapi.New(engine, kine.EtcdVersion), kine.ProgressInterval)
 	}
