@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc/codes"
@@ -215,23 +213,58 @@ func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
 	})
 }
 
-// A lease is not forgotten because its key could not be deleted once.
-func TestALeaseExpiresWhenItsKeyCanBeDeleted(t *testing.T) {
-	tries := 0
-	b := kineOn(t, &table{newest: 7, rows: []row{{5, "/a", false}}, inserted: 8, refuse: func() error {
-		if tries++; tries < 3 {
-			return errors.New("no space left")
+// A write that fails, as on a full disk, is no conflict: the API server would try it for ever. A lease is not forgotten because its key could not be
+// deleted once.
+func TestDatabaseAWriteThatFailsIsNoConflict(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		b, other, ctx := db.started(t), db.foreign(t), t.Context()
+		old, err := b.Create(ctx, "/keys/a", []byte("1"), 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return nil
-	}})
-	deleted := make(chan error, 1)
-	go func() {
-		_, _, _, err := leased{b}.Delete(t.Context(), "/a", 5)
-		deleted <- err
-	}()
-	if err := eventually.Receive(t, "the end of the delete", deleted); err != nil || tries != 3 {
-		t.Errorf("%v after %d tries, want none after 3", err, tries)
-	}
+		now, _, ok, err := b.Update(ctx, "/keys/a", []byte("2"), old, 0)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		full, room := []string{"CREATE TRIGGER full_disk BEFORE INSERT ON kine FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1021, MESSAGE_TEXT = 'disk full'"}, "DROP TRIGGER full_disk"
+		if db.kind == "postgres" {
+			full = []string{"CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'disk full' USING ERRCODE = '53100'; END $$",
+				"CREATE TRIGGER full_disk BEFORE INSERT ON kine FOR EACH ROW EXECUTE FUNCTION full_disk()"}
+			room += " ON kine"
+		}
+		other.run(full...)
+		_, created := b.Create(ctx, "/keys/b", nil, 0)
+		_, _, _, updated := b.Update(ctx, "/keys/a", nil, now, 0)
+		_, _, _, deleted := b.Delete(ctx, "/keys/a", now)
+		for _, err := range []error{created, updated, deleted} {
+			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "disk full") {
+				t.Errorf("%v, want Unavailable", err)
+			}
+		}
+		if _, kv, ok, err := b.Update(ctx, "/keys/a", nil, old, 0); ok || err != nil || kv == nil || string(kv.Value) != "2" {
+			t.Errorf("an old revision: %+v, %v, %v, want a conflict", kv, ok, err)
+		}
+		if _, kv, ok, err := b.Delete(ctx, "/keys/none", now); ok || err != nil || kv != nil {
+			t.Errorf("what never was: %+v, %v, %v", kv, ok, err)
+		}
+		expired := make(chan error, 1)
+		go func() {
+			_, _, _, err := leased{b}.Delete(ctx, "/keys/a", now)
+			expired <- err
+		}()
+		select {
+		case err := <-expired:
+			t.Errorf("a lease is forgotten: %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		other.run(room)
+		if err := eventually.Receive(t, "the end of the lease", expired); err != nil {
+			t.Error(err)
+		}
+		if _, there, err := list(ctx, b, 0); err != nil || len(there) != 0 {
+			t.Errorf("%v, %v, want nothing", there, err)
+		}
+	})
 }
 
 // A write whose sender loses its lease while the write waits for a lock of the database is not written.
@@ -331,65 +364,23 @@ func (b *Backend) holdLock(t *testing.T) (unlock func()) {
 	}
 }
 
-// A server starts beside an open transaction, and does not stop the writes of others.
-func TestDatabaseStartsBesideAnOpenTransaction(t *testing.T) {
-	databases(t, func(t *testing.T, db database) {
-		b, other := db.started(t), db.foreign(t)
-		tx := other.late(leaseColumn)
-		e, err := Parse(db.endpoint)
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := e.Open(t.Context(), Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		second.Close()
-		for i := range 2 {
-			if _, err := b.Create(t.Context(), fmt.Sprintf("/keys/%d", i), nil, 0); err != nil {
-				t.Errorf("a write of the first server: %v", err)
-			}
-		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
-// An error of a statement is that of the whole batch, which is not tried again one by one, unless it is of the row itself.
-func TestWhoseErrorAStatementHas(t *testing.T) {
-	for code, ofRow := range map[string]bool{
-		"22021": true, "23505": true, "54000": true, // a NUL, a unique index, too long for an index
-		"55P03": false, "57014": false, "53100": false, "25006": false, // a lock, a limit of time, a full disk, read-only
-	} {
-		refusal := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code}
-		if outcomeOf(refusal) != notCommitted || refusedData(refusal) != ofRow {
-			t.Errorf("%s: of its row: %v", code, refusedData(refusal))
-		}
-	}
-	for number, c := range map[uint16]struct {
-		state string
-		ofRow bool
-	}{
-		1406: {"22001", true}, 1062: {"23000", true}, // too long, a unique index
-		1969: {"70100", false}, 1205: {"HY000", false}, 1021: {"HY000", false}, 1290: {"HY000", false},
-	} {
-		refusal := &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte(c.state))}
-		if outcomeOf(refusal) != notCommitted || refusedData(refusal) != c.ofRow {
-			t.Errorf("%d: of its row: %v", number, refusedData(refusal))
-		}
-	}
-}
-
 // counted counts the transactions of an inserter.
 type counted struct {
 	inserter
 	n int
 }
 
-func (c *counted) insert(ctx context.Context, batch []*write, none *keyRange, known int64) ([]int64, error) {
+func (c *counted) insert(ctx context.Context, batch []*write, known int64) ([]int64, error) {
 	c.n++
-	return c.inserter.insert(ctx, batch, none, known)
+	return c.inserter.insert(ctx, batch, known)
+}
+
+// commitOf commits a batch, as if its writes had waited together.
+func commitOf(w *writer, batch ...*write) {
+	for _, one := range batch {
+		one.answer = make(chan written, 1)
+	}
+	w.commit(batch)
 }
 
 // Where statements have a limit, a batch waits for a lock once, not once for each of its writes.
@@ -414,7 +405,10 @@ func TestDatabaseAStatementThatIsEndedFailsTheBatch(t *testing.T) {
 			if _, err := other.ExecContext(t.Context(), lock); err != nil {
 				t.Fatal(err)
 			}
-			batch := writesOf(t.Context(), 8)
+			var batch []*write
+			for range 8 {
+				batch = append(batch, &write{ctx: t.Context(), key: "good"})
+			}
 			table.n = 0
 			commitOf(w, batch...)
 			for _, one := range batch {

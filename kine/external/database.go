@@ -37,10 +37,12 @@ type driver struct {
 	// prepare connects once, creates the database if necessary, and returns the DSN for the others.
 	prepare func(ctx context.Context, rest string, files tls.Config) (dsn string, release func(), err error)
 	open    func(dsn string) (*sql.DB, error)
-	// rows opens the table for its writer, follow calls wake when there are rows of any server, until
-	// ctx ends, and failed when it cannot, and the parameters of a statement begin with param, and have numbers if numbered.
+	// rows opens the table for its writer. The table is asked for new rows of other servers every poll at least. follow calls wake when there
+	// are some, until ctx ends, and failed when it cannot; nil: the database does not tell. The parameters of a statement begin with param, and have
+	// numbers if numbered.
 	rows     func(ctx context.Context, dsn string) (inserter, error)
-	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64), failed func(error))
+	poll     time.Duration
+	follow   func(ctx context.Context, dsn string, wake func(revision int64), failed func(error))
 	keys     keyQuery
 	param    string
 	numbered bool
@@ -196,12 +198,14 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	}
 	b.writer.wake, b.writer.known, b.writer.mend = b.advance, b.newest.Load, b.mend
 	b.work.Go(b.writer.run)
-	b.work.Go(func() {
-		kind.follow(life, dsn, b.reads, b.tail.wake, func(err error) {
-			if b.warn != nil {
-				b.warn(fmt.Errorf("datastore %s: cannot listen for the writes of other servers, and asks for them every %v until it can: %s", b.external, pollInterval, b.external.scrub(err)))
-			}
+	if b.tail.most = kind.poll; kind.follow != nil {
+		b.work.Go(func() {
+			kind.follow(life, dsn, b.tail.wake, func(err error) {
+				if b.warn != nil {
+					b.warn(fmt.Errorf("datastore %s: cannot listen for the writes of other servers, and asks for them every %v until it can: %s", b.external, kind.poll, b.external.scrub(err)))
+				}
+			})
 		})
-	})
+	}
 	return nil
 }

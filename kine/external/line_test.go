@@ -40,22 +40,3 @@ func TestALineThatIsCutIsReset(t *testing.T) {
 		t.Errorf("%v, and the driver's context has %v", err, ctx.Err())
 	}
 }
-
-func TestTheErrorOfALineThatWasCut(t *testing.T) {
-	cut, other := errors.New("late"), errors.New("use of closed network connection")
-	for _, c := range []struct {
-		err    error
-		fenced bool
-		want   error
-	}{
-		{nil, false, nil}, {nil, true, nil},
-		{other, true, cut}, {other, false, cut}, // COMMIT may have been sent
-		{errTakenBack, true, errTakenBack},
-		{tagged{other, errUnsent}, true, errTakenBack},
-		{tagged{other, errUnsent}, false, cut},
-	} {
-		if got := afterCut(c.err, cut, c.fenced); got != c.want {
-			t.Errorf("%v, fenced %v: %v, want %v", c.err, c.fenced, got, c.want)
-		}
-	}
-}

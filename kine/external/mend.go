@@ -3,7 +3,6 @@ package external
 import (
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
@@ -17,28 +16,13 @@ var errStale = errors.New("a connection is to a database that lacks the newest w
 // mend makes a table that lacks what this server knows go on above it, as the statements of docs/datastore.md do. What is lost cannot be
 // brought back, so all watches end, and no revision is used twice. One server does it, under the lock for writes: the others find the compaction. It
 // asks the writer's database; if that lacks nothing, the error is errStale.
-func (b *Backend) mend(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, connectLimit+writeLimit)
-	defer cancel()
-	conn, err := connected(ctx, b.writer.table.primary())
-	if err != nil {
+func (b *Backend) mend(ctx context.Context) error {
+	var told error
+	var to int64
+	if err := b.locked(ctx, func(tx *sql.Tx) (err error) {
+		told, to, err = b.goOn(ctx, tx)
 		return err
-	}
-	defer conn.Close()
-	defer conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // MySQL takes the lock back with the connection
-	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() // fails after a commit
-	if err := b.external.kind.lock(ctx, tx); err != nil {
-		return err
-	}
-	told, to, err := b.goOn(ctx, tx)
-	if err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
+	}); err != nil {
 		return err
 	}
 	b.advance(to)
@@ -69,13 +53,13 @@ func (b *Backend) goOn(ctx context.Context, tx *sql.Tx) (told error, to int64, e
 		"DELETE FROM kine WHERE name = '" + compactKey + "'",
 		fmt.Sprintf("INSERT INTO kine (id, name, created, deleted, create_revision, prev_revision, %s) VALUES (%d, '%s', 1, 0, 0, %[2]d, 0)", leaseColumn, to, compactKey),
 	}
-	if raise := b.external.kind.raise; raise != "" {
-		statements = append(statements, fmt.Sprint(raise, to, ")"))
-	}
 	for _, statement := range statements {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return nil, 0, err
 		}
+	}
+	if err := b.external.kind.goOnAfter(ctx, tx, to); err != nil {
+		return nil, 0, err
 	}
 	lost := fmt.Sprintf("its newest revision is %d, and it had given out %d: %d revisions are lost", batch.CurrentRev, known, known-batch.CurrentRev)
 	if batch.CurrentRev >= known {

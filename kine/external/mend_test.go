@@ -1,7 +1,6 @@
 package external
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,47 +11,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/internal/eventually"
 )
-
-// A table has gone back if it lacks what this server knows, or has another row in the place of the one that was handed over last.
-func TestATableThatLacksSomethingHasGoneBack(t *testing.T) {
-	was := func(at int64) []*server.Event { return eventsAt(at) }
-	other := eventsAt(5)
-	other[0].KV.Key = "/b"
-	for name, c := range map[string]struct {
-		next  moment
-		known int64
-		doubt bool
-		back  bool
-	}{
-		"nothing new":                          {moment{newest: 5}, 5, false, false},
-		"nothing new on a new connection":      {moment{events: was(5), newest: 5}, 5, true, false},
-		"more on a new connection":             {moment{events: eventsAt(5, 6), newest: 6}, 5, true, false},
-		"a newest one below what was read":     {moment{newest: 4}, 0, false, true},
-		"a newest one below what was written":  {moment{newest: 5}, 6, false, true},
-		"another row in the same place":        {moment{events: other, newest: 5}, 5, true, true},
-		"the row is gone and others are there": {moment{events: eventsAt(7), newest: 7}, 5, true, true},
-		"the row is compacted":                 {moment{events: eventsAt(7), newest: 7, compacted: 5}, 5, true, false},
-	} {
-		at, mended := moment{events: was(5), newest: 5}, 0
-		f := newTail(func(context.Context, int64) (server.EventBatch, int64, error) {
-			return server.EventBatch{Events: at.events, CurrentRev: at.newest}, at.compacted, nil
-		}, nil)
-		f.mend = func(context.Context) error { mended++; return nil }
-		if _, err := f.step(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		at = c.next
-		f.known = func() int64 { return c.known }
-		f.doubt.Store(c.doubt)
-		w := f.watch(t.Context())
-		if _, err := f.step(t.Context()); err != nil || (mended == 1) != c.back {
-			t.Errorf("%s: %v, mended %d times", name, err, mended)
-		}
-		if n := len(w); c.back && n > 0 || !c.back && c.next.newest > 5 && n != 1 {
-			t.Errorf("%s: a watch got %d batches", name, n)
-		}
-	}
-}
 
 // openTelling opens a server that tells of a database that went back.
 func (db database) openTelling(t *testing.T, told func(error)) *Backend {

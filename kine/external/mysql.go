@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
@@ -23,7 +24,7 @@ var mySQL = driver{
 	open:    openMySQL,
 
 	rows:       openMySQLTable,
-	follow:     followMySQL,
+	poll:       100 * time.Millisecond,
 	keys:       mysqlKeyQuery,
 	param:      "?",
 	rangeIDs:   generic.BetweenNameSQL,

@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/query"
-	"github.com/k3s-io/kine/pkg/server"
 )
 
 // The lock that a transaction with new rows holds is of the database's name. GET_LOCK answers 0 when the lock was not
@@ -127,7 +125,7 @@ func mysqlStatement(w *write) (string, []any) {
 
 // insert sends everything up to COMMIT at once, and then COMMIT: a failure before is never unknown. If no INSERT had a row, it asks whether it
 // has the lock.
-func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange, known int64) (revisions []int64, err error) {
+func (t *mysqlTable) insert(ctx context.Context, batch []*write, known int64) (revisions []int64, err error) {
 	defer func(began time.Time) {
 		observe(began, err, mysqlInserts.Fill(nil))
 	}(time.Now())
@@ -155,7 +153,7 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange,
 			conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 		}
 	}()
-	if revisions, err = t.send(ctx, conn, batch, none); err != nil {
+	if revisions, err = t.send(ctx, conn, batch); err != nil {
 		return nil, tagged{err, errUnsent}
 	}
 	if _, err := timeLeft(batch); err != nil { // it may have waited for the lock
@@ -171,23 +169,9 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange,
 }
 
 // send sends what comes before COMMIT.
-func (t *mysqlTable) send(ctx context.Context, conn *sql.Conn, batch []*write, none *keyRange) (revisions []int64, err error) {
-	begin := fmt.Sprintf(mysqlBegin, t.wait)
-	statements, arguments, first := []string{begin}, []any(nil), 3
-	if none != nil {
-		if _, err := conn.ExecContext(ctx, begin); err != nil {
-			return nil, err
-		}
-		var there bool
-		row := conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM kine WHERE name >= ? AND name < ? AND name <> ? AND name <> ?)", none.start, none.end, server.HealthKey, none.except)
-		if err := row.Scan(&there); err != nil {
-			return nil, err
-		}
-		if there {
-			return nil, errNotEmpty
-		}
-		statements, first = nil, 0
-	}
+func (t *mysqlTable) send(ctx context.Context, conn *sql.Conn, batch []*write) (revisions []int64, err error) {
+	const first = 3 // statements of mysqlBegin
+	statements, arguments := []string{fmt.Sprintf(mysqlBegin, t.wait)}, []any(nil)
 	for _, one := range batch {
 		statement, values := mysqlStatement(one)
 		statements, arguments = append(statements, statement), append(arguments, values...)
@@ -230,38 +214,4 @@ func mysqlLocked(answer *sql.Row) error {
 		return errLocked
 	}
 	return nil
-}
-
-// MySQL cannot tell of new rows. A server asks for the newest revision: often while there are new ones,
-// and at least every followMost.
-const (
-	followLeast = 10 * time.Millisecond
-	followMost  = 100 * time.Millisecond
-)
-
-// followMySQL calls wake for the rows of every server, until ctx ends.
-func followMySQL(ctx context.Context, _ string, db *sql.DB, wake func(int64), _ func(error)) {
-	var newest int64
-	for pause := followLeast; ; {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-		var now sql.NullInt64
-		if err := newestRevision(ctx, db, &now); err != nil {
-			pause = pollInterval // the loop that follows the table reports it
-			continue
-		}
-		if pause = min(2*pause, followMost); now.Int64 > newest {
-			newest, pause = now.Int64, followLeast
-			wake(newest)
-		}
-	}
-}
-
-func newestRevision(ctx context.Context, db *sql.DB, now *sql.NullInt64) error {
-	ctx, cancel := context.WithTimeout(ctx, connectLimit)
-	defer cancel()
-	return db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(now)
 }

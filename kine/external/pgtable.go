@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/k3s-io/kine/pkg/query"
-	"github.com/k3s-io/kine/pkg/server"
 )
 
 const (
@@ -95,7 +94,7 @@ func (t *pgTable) ping(ctx context.Context) error {
 }
 
 // insert sends the whole transaction at once, so it takes one round trip.
-func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange, known int64) (revisions []int64, err error) {
+func (t *pgTable) insert(ctx context.Context, batch []*write, known int64) (revisions []int64, err error) {
 	defer func(began time.Time) {
 		observe(began, err, pgInsert.Fill(pgArguments(batch[0])))
 	}(time.Now())
@@ -113,7 +112,7 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange, kn
 	ctx, ended := t.line.limited(ctx, min(left, writeLimit)) // longer than lockLimit, however long the connection took
 	conn.Raw(func(raw any) error {
 		c := raw.(*stdlib.Conn).Conn()
-		if revisions, err = t.send(ctx, c, batch, none, known, fenced); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
+		if revisions, err = t.send(ctx, c, batch, known, fenced); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
 			if _, failed := c.Exec(ctx, "rollback"); failed != nil {
 				c.Close(ctx)
 			}
@@ -130,33 +129,13 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange, kn
 	return revisions, err
 }
 
-func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange, known int64, fenced bool) (_ []int64, err error) {
+func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, known int64, fenced bool) (_ []int64, err error) {
 	b := &pgx.Batch{}
 	// Every statement has a snapshot of its own, so the INSERTs see what was committed before the lock.
 	b.Queue("begin isolation level read committed")
 	b.Queue("select pg_advisory_xact_lock($1)", pgLock)
 	b.Queue(pgKnows, known)
 	first := b.Len()
-	if none != nil {
-		b.Queue("select exists (select 1 from kine where name >= $1 and name < $2 and name <> $3 and name <> $4)", none.start, none.end, server.HealthKey, none.except)
-		results := conn.SendBatch(ctx, b)
-		var there bool
-		for range first {
-			if err == nil {
-				_, err = results.Exec()
-			}
-		}
-		if err == nil {
-			err = results.QueryRow().Scan(&there)
-		}
-		if err = errors.Join(err, results.Close()); err != nil {
-			return nil, tagged{pgReason(err), errUnsent}
-		}
-		if there {
-			return nil, errNotEmpty
-		}
-		b, first = &pgx.Batch{}, 0
-	}
 	for _, one := range batch {
 		b.Queue(pgInsert.Query, pgArguments(one)...)
 	}
@@ -227,8 +206,8 @@ func pgReason(err error) error {
 const listenAgain = time.Second
 
 // followPostgres calls wake for the rows of every server, as soon as they are committed, until ctx ends.
-// While there is no connection, the table is asked every pollInterval. It calls failed with the first error.
-func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64), failed func(error)) {
+// It calls failed with the first error.
+func followPostgres(ctx context.Context, dsn string, wake func(int64), failed func(error)) {
 	for reported := false; ctx.Err() == nil; {
 		if err := listenPostgres(ctx, dsn, wake); !reported && ctx.Err() == nil {
 			failed(err)

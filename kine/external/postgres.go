@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -26,6 +27,7 @@ var postgres = driver{
 	open:    openPostgres,
 
 	rows:   openPostgresTable,
+	poll:   time.Second,
 	follow: followPostgres,
 	keys:   pgKeyQuery,
 	param:  "$",

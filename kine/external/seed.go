@@ -2,13 +2,50 @@ package external
 
 import (
 	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 
+	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
+
+// locked does something in one transaction on the writer's database, under the lock for writes.
+func (b *Backend) locked(ctx context.Context, do func(*sql.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit+writeLimit)
+	defer cancel()
+	conn, err := connected(ctx, b.writer.table.primary())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // MySQL takes the lock back with the connection
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // fails after a commit
+	if err := b.external.kind.lock(ctx, tx); err != nil {
+		return err
+	}
+	if err := do(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// goOnAfter makes the next revision follow one.
+func (k *driver) goOnAfter(ctx context.Context, tx *sql.Tx, revision int64) error {
+	if k.raise == "" {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, fmt.Sprint(k.raise, revision, ")"))
+	return err
+}
 
 // Empty reports whether no key begins with prefix, besides except and kine's own, which every start creates.
 func (b *Backend) Empty(ctx context.Context, prefix, except string) (bool, error) {
@@ -17,23 +54,43 @@ func (b *Backend) Empty(ctx context.Context, prefix, except string) (bool, error
 	return err == nil && !slices.ContainsFunc(kvs, other), err
 }
 
+// errNotEmpty means that another server was faster.
+var errNotEmpty = errors.New("the datastore is not empty")
+
 // CreateAll writes all objects, keys with their values, in one transaction. If a key with the prefix, besides
 // except, is or was there, it writes none: another server was faster.
 func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects iter.Seq2[string, []byte]) error {
-	var all []*write
-	for key, value := range objects {
-		all = append(all, &write{ctx: ctx, key: key, created: true, value: value})
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	revisions, err := b.writer.table.insert(ctx, all, &keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix), except}, b.newest.Load())
+	kind := b.external.kind
+	exists := query.New("SELECT EXISTS (SELECT 1 FROM kine WHERE name >= ? AND name < ? AND name <> ? AND name <> ?)", kind.param, kind.numbered, "Exists")
+	t := &Table{external: b.external, numbered: kind.numbered, lease: leaseColumn}
+	err := b.locked(ctx, func(tx *sql.Tx) error {
+		var there bool
+		if err := tx.QueryRowContext(ctx, exists.Query, prefix, clientv3.GetPrefixRangeEnd(prefix), server.HealthKey, except).Scan(&there); err != nil {
+			return err
+		}
+		if there {
+			return errNotEmpty
+		}
+		if err := tx.QueryRowContext(ctx, "SELECT COALESCE(MAX(id), 0) FROM kine").Scan(&t.written); err != nil {
+			return err
+		}
+		t.tx = tx
+		for key, value := range objects {
+			if err := t.put(ctx, key, value, 0); err != nil {
+				return err
+			}
+		}
+		if err := t.flush(ctx); err != nil {
+			return err
+		}
+		return kind.goOnAfter(ctx, tx, t.written)
+	})
 	if errors.Is(err, errNotEmpty) {
 		return nil
 	}
 	if err != nil {
 		return b.status(ctx, err)
 	}
-	b.advance(slices.Max(revisions))
+	b.advance(t.written)
 	return nil
 }

@@ -366,10 +366,8 @@ func (t *Table) commit(ctx context.Context) error {
 	if _, err := t.tx.ExecContext(ctx, `UPDATE kine SET prev_revision = `+last+` WHERE name = '`+compactKey+`'`); err != nil {
 		return err
 	}
-	if raise := t.external.kind.raise; raise != "" {
-		if _, err := t.tx.ExecContext(ctx, raise+last+")"); err != nil {
-			return err
-		}
+	if err := t.external.kind.goOnAfter(ctx, t.tx, t.written); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err

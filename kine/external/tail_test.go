@@ -2,9 +2,7 @@ package external
 
 import (
 	"context"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 
@@ -67,43 +65,6 @@ func TestAWatchContinuesOrEnds(t *testing.T) {
 	}
 	if next != tailBuffer+1 {
 		t.Errorf("the watch that did not read ends before %d, want %d", next, tailBuffer+1)
-	}
-}
-
-// A revision that is missing is waited for by nobody.
-func TestAMissingRevisionIsPassedOver(t *testing.T) {
-	f, read := reads(t)
-	w := f.watch(t.Context())
-	events := eventsAt(1, 2, 4)
-	read <- moment{events: events, newest: 9} // which the next read has
-	if batch := eventually.Receive(t, "a batch", w); batch.CurrentRev != 4 || !slices.Equal(batch.Events, events) {
-		t.Errorf("%v, want revision 4 and three events", batch)
-	}
-}
-
-// Watches end when something may be gone that they have not had, and others begin at the newest revision.
-func TestWatchesEndWhenWhatTheyLackIsCompacted(t *testing.T) {
-	f, read := reads(t)
-	w := f.watch(t.Context())
-	read <- moment{events: eventsAt(1, 2), newest: 2, compacted: 0}
-	eventually.Receive(t, "a batch", w)
-	f.wake(3)
-	read <- moment{events: eventsAt(3), newest: 3, compacted: 2} // all up to 2 was handed over
-	eventually.Receive(t, "a batch", w)
-	f.wake(9)
-	read <- moment{events: eventsAt(7, 8, 9), newest: 9, compacted: 4}
-	select {
-	case batch, open := <-w:
-		if open {
-			t.Errorf("%v, want the end", batch)
-		}
-	case <-time.After(eventually.Limit):
-		t.Error("the watch goes on")
-	}
-	w = f.watch(t.Context())
-	read <- moment{events: eventsAt(10), newest: 10, compacted: 4}
-	if batch := eventually.Receive(t, "a batch", w); batch.CurrentRev != 10 {
-		t.Errorf("%v, want the next event", batch)
 	}
 }
 

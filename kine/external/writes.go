@@ -56,19 +56,15 @@ type written struct {
 type inserter interface {
 	// insert writes a batch in one transaction, which no other server's overlaps, and returns
 	// their revisions. outcomeOf tells what an error means.
-	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key. It inserts nothing and returns
-	// errTakenBack if a fence was closed while the batch waited for a connection or the lock, errLocked if it has not got the lock, and errBehind if
-	// a revision would not be above the table's, or if the table lacks the known one.
-	insert(ctx context.Context, batch []*write, none *keyRange, known int64) ([]int64, error)
+	// It inserts nothing and returns errTakenBack if a fence was closed while the batch waited for a connection or the lock, errLocked if it has
+	// not got the lock, and errBehind if a revision would not be above the table's, or if the table lacks the known one.
+	insert(ctx context.Context, batch []*write, known int64) ([]int64, error)
 	// ping asks the database for any answer, on another connection.
 	ping(ctx context.Context) error
 	// primary is the connection to the database that takes writes.
 	primary() *sql.DB
 	close()
 }
-
-// A keyRange is the keys from start on that come before end, but for one.
-type keyRange struct{ start, end, except string }
 
 // A writer writes the rows of all callers. The writes that wait while a transaction runs are the next
 // transaction, so that they share its round trip and its write to the disk.
@@ -211,7 +207,7 @@ func (w *writer) try(batch []*write) (revisions []int64, err error) {
 	ctx, cancel := context.WithTimeout(w.late, connectLimit+writeLimit)
 	defer cancel()
 	for range endedTries {
-		revisions, err = w.table.insert(ctx, batch, nil, w.known())
+		revisions, err = w.table.insert(ctx, batch, w.known())
 		if errors.Is(err, errBehind) {
 			if err := w.mend(ctx); err != nil {
 				return nil, tagged{err, errUnsent}
