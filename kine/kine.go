@@ -115,7 +115,6 @@ func (s *Shim) serve(listener net.Listener, api *etcdapi.Server, where string, o
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxSendMsgSize(maxSend),
-		grpc.ForceServerCodecV2(etcdapi.Codec()),
 		grpc.WaitForHandlers(true),
 	)...)
 	api.Register(server)

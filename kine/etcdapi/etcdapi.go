@@ -41,7 +41,6 @@ type Server struct {
 	engine  *datastore.Engine
 	version string
 	maxOps  int
-	encoded eventCache
 	hold    func(key, end string, start int64) time.Duration // how long a watch waits for its history
 
 	mu      sync.Mutex
@@ -64,7 +63,7 @@ func Ours(h *pb.ResponseHeader) bool {
 	return h.GetClusterId() == clusterID && h.GetMemberId() == memberID
 }
 
-// Register adds the services to a gRPC server, which must have been made with [Codec].
+// Register adds the services to a gRPC server.
 func (s *Server) Register(server *grpc.Server) {
 	pb.RegisterKVServer(server, s)
 	pb.RegisterWatchServer(server, s)

@@ -47,7 +47,7 @@ func serve(t testing.TB) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(Codec()), grpc.WaitForHandlers(true))
+	server := grpc.NewServer(grpc.WaitForHandlers(true))
 	s.server.Register(server)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()

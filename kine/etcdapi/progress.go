@@ -13,14 +13,10 @@ import (
 // ask for events that it believes to have, and the API server's watch cache takes over the
 // revision even if it is older than its newest event.
 //
-// So the request has a target, the newest revision at that time, which all watches must reach.
-// If one of them meanwhile sends an event or a notification beyond it, there is a second
-// round: the target becomes the newest revision, and watches that have reached it are held
-// until all have.
+// So the request has a target, the newest revision at that time. Watches that have reached it are held until all have.
 type progress struct {
 	target  int64 // 0: no request
 	waiting int   // watches that have not reached it
-	exact   bool  // second round: no watch goes beyond target
 	held    []*watch
 	again   bool // a second request has come meanwhile, perhaps for a newer revision
 }
@@ -41,13 +37,12 @@ func (st *stream) askAgain() error {
 	if st.progress.target == 0 {
 		return nil
 	}
-	st.progress.exact = false
 	st.release()
 	st.aim()
 	return st.answerProgress()
 }
 
-// aim sets the target to the newest revision and requests progress of the watches behind it.
+// aim sets the target to the newest revision, which no watch is beyond, and requests progress of the watches behind it.
 func (st *stream) aim() {
 	p := &st.progress
 	p.target, p.waiting = st.server.engine.Revision(), 0
@@ -84,14 +79,8 @@ func (st *stream) answerProgress() error {
 	if p.waiting > 0 {
 		return nil
 	}
-	if st.told > p.target {
-		p.exact = true
-		if st.aim(); p.waiting > 0 {
-			return nil
-		}
-	}
 	revision := p.target
-	p.target, p.exact = 0, false
+	p.target = 0
 	st.release()
 	if st.started(revision) {
 		for _, w := range st.watches {
@@ -110,7 +99,7 @@ func (st *stream) answerProgress() error {
 
 // limit is the revision beyond which no watch may send events now.
 func (st *stream) limit() int64 {
-	if st.progress.exact {
+	if st.progress.target != 0 {
 		return st.progress.target
 	}
 	return math.MaxInt64
@@ -174,6 +163,5 @@ func (st *stream) tellProgress(w *watch, revision int64) error {
 		return nil
 	}
 	w.told = revision
-	st.told = max(st.told, revision)
 	return st.grpc.Send(&pb.WatchResponse{Header: header(revision), WatchId: w.id})
 }

@@ -93,6 +93,18 @@ func order(r *pb.RangeRequest) func(a, b datastore.KeyValue) int {
 	return by
 }
 
+// Event is e in etcd's form. It shares the values.
+func Event(e *datastore.Event) *mvccpb.Event {
+	out := &mvccpb.Event{Kv: KeyValue(&e.KV)}
+	if e.Type == datastore.EventDelete {
+		out.Type = mvccpb.DELETE
+	}
+	if e.Prev != nil {
+		out.PrevKv = KeyValue(e.Prev)
+	}
+	return out
+}
+
 // KeyValue is kv in etcd's form. It shares the value.
 func KeyValue(kv *datastore.KeyValue) *mvccpb.KeyValue {
 	out := new(mvccpb.KeyValue)

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/version"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/karve-k8s/karve/datastore"
 )
@@ -51,14 +49,6 @@ func newSink(t *testing.T) *sink {
 func (s *sink) Context() context.Context { return s.t.Context() }
 
 func (s *sink) Recv() (*pb.WatchRequest, error) { panic("the test calls handle") }
-
-func (s *sink) SendMsg(m any) error {
-	resp := new(pb.WatchResponse)
-	if err := proto.Unmarshal(m.(*watchMessage).parts.Materialize(), resp); err != nil {
-		s.t.Fatal(err)
-	}
-	return s.Send(resp)
-}
 
 func (s *sink) Send(resp *pb.WatchResponse) error {
 	w := s.watches[resp.WatchId]
@@ -200,62 +190,4 @@ func TestStreamsKeepOrder(t *testing.T) {
 			t.Errorf("seed %d: %d answers to %d questions", seed, len(s.answers), questions)
 		}
 	}
-}
-
-// A client that connects again goes on after the revision of "created" when its
-// watch had no start, so the first event is the next one, however many are written
-// in that moment.
-func TestCreatedIsAtTheStartOfTheWatch(t *testing.T) {
-	s := newSink(t)
-	var stop atomic.Bool
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for !stop.Load() {
-			if _, err := s.stream.server.engine.Put(context.Background(), datastore.PutRequest{Key: "a"}); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	}()
-	defer func() { stop.Store(true); <-done }()
-	first := &firstEvent{sink: s}
-	s.stream.grpc = first
-	for id := int64(1); id <= 1000; id++ {
-		first.created, first.event = 0, 0
-		s.create(id, "a", 0)
-		for s.round(); first.event == 0; s.round() {
-			if len(s.stream.busy) == 0 {
-				<-s.stream.signal
-			}
-		}
-		if first.event != first.created+1 {
-			t.Fatalf("created at %d, the first event is of %d", first.created, first.event)
-		}
-		s.handle(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
-	}
-}
-
-// firstEvent looks at the beginning of a watch only.
-type firstEvent struct {
-	*sink
-	created, event int64
-}
-
-func (f *firstEvent) Send(resp *pb.WatchResponse) error {
-	switch {
-	case resp.Created:
-		f.created = resp.Header.Revision
-	case f.event == 0 && len(resp.Events) > 0:
-		f.event = resp.Events[0].Kv.ModRevision
-	}
-	return nil
-}
-
-func (f *firstEvent) SendMsg(m any) error {
-	resp := new(pb.WatchResponse)
-	if err := proto.Unmarshal(m.(*watchMessage).parts.Materialize(), resp); err != nil {
-		return err
-	}
-	return f.Send(resp)
 }

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/karve-k8s/karve/datastore"
 )
@@ -28,7 +30,6 @@ type stream struct {
 	nextID   int64
 	busy     []*watch // to be polled
 	spare    []*watch // the slice of the last round, for reuse
-	told     int64    // the newest revision sent with events or progress of a watch
 	progress progress
 	signal   chan struct{} // of capacity 1: woken or tell has changed
 
@@ -331,29 +332,24 @@ func (st *stream) poll(w *watch) (more bool, err error) {
 
 // send sends events.
 func (st *stream) send(w *watch, resp *datastore.WatchResponse) error {
-	events := make([]*encoded, 0, len(resp.Events))
+	events := make([]*mvccpb.Event, 0, len(resp.Events))
 	size := 0
 	for i := range resp.Events {
 		e := &resp.Events[i]
 		if isDelete := e.Type == datastore.EventDelete; isDelete && w.noDelete || !isDelete && w.noPut {
 			continue
 		}
-		one, err := st.server.encoded.get(e)
-		if err != nil {
-			return err
-		}
-		events = append(events, one)
-		size += one.size()
+		events = append(events, Event(e))
+		size += proto.Size(events[len(events)-1])
 	}
 	if len(events) == 0 {
 		return nil
 	}
 	w.told = resp.Events[len(resp.Events)-1].KV.ModRevision
-	st.told = max(st.told, w.told)
 	for w.fragment && size >= maxFragment && len(events) > 1 {
-		n, part := 1, events[0].size()
-		for n < len(events) && part+events[n].size() < maxFragment {
-			part += events[n].size()
+		n, part := 1, proto.Size(events[0])
+		for n < len(events) && part+proto.Size(events[n]) < maxFragment {
+			part += proto.Size(events[n])
 			n++
 		}
 		if n == len(events) {
@@ -371,10 +367,6 @@ func (st *stream) send(w *watch, resp *datastore.WatchResponse) error {
 // accepts twice as much by default.
 const maxFragment = maxRequest + 512*1024
 
-func (st *stream) sendEvents(w *watch, revision int64, events []*encoded, fragment bool) error {
-	m, err := message(&pb.WatchResponse{Header: header(revision), WatchId: w.id, Fragment: fragment}, events)
-	if err != nil {
-		return err
-	}
-	return st.grpc.SendMsg(m)
+func (st *stream) sendEvents(w *watch, revision int64, events []*mvccpb.Event, fragment bool) error {
+	return st.grpc.Send(&pb.WatchResponse{Header: header(revision), WatchId: w.id, Events: events, Fragment: fragment})
 }

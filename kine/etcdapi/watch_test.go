@@ -3,18 +3,13 @@ package etcdapi
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/karve-k8s/karve/datastore"
 )
 
 // raw is a stream without etcd's client, which hides most of the protocol.
@@ -187,63 +182,6 @@ func TestProgressOnRequest(t *testing.T) {
 	}
 }
 
-// A progress of revision n comes after every event up to n, whatever happens
-// meanwhile and however often it is asked for.
-func TestProgressIsNeverBeforeItsEvents(t *testing.T) {
-	s := serve(t)
-	r := s.raw(t)
-	const watches = 20
-	for i := range watches {
-		r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0"), StartRevision: 1 + int64(i%2)})
-	}
-	const writes = 1000
-	var written sync.WaitGroup
-	for w := range 4 {
-		written.Go(func() {
-			for i := range writes / 4 {
-				if _, err := s.engine.Put(context.Background(), datastore.PutRequest{Key: fmt.Sprintf("k/%d-%d", w, i), Value: []byte("v")}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	defer written.Wait()
-	go func() {
-		for range 200 {
-			if r.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}) != nil {
-				return
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
-	}()
-	var reached [watches]int64 // the newest event of each
-	answers := 0
-	for {
-		resp := r.next()
-		if resp.WatchId == noWatch {
-			answers++
-			for id, last := range reached {
-				if want := resp.Header.Revision; last != want { // every revision is an event of every watch
-					t.Fatalf("progress at %d, but watch %d has events up to %d", want, id, last)
-				}
-			}
-		}
-		for _, e := range resp.Events {
-			if e.Kv.ModRevision != max(reached[resp.WatchId], 1)+1 {
-				t.Fatalf("watch %d: revision %d after %d", resp.WatchId, e.Kv.ModRevision, reached[resp.WatchId])
-			}
-			reached[resp.WatchId] = e.Kv.ModRevision
-		}
-		done := answers > 0
-		for _, last := range reached {
-			done = done && last == writes+1
-		}
-		if done {
-			return
-		}
-	}
-}
-
 func TestNotifications(t *testing.T) {
 	s := serve(t)
 	r := s.raw(t)
@@ -320,53 +258,5 @@ func TestASlowStream(t *testing.T) {
 	}
 	if responses > writes/2 {
 		t.Errorf("%d responses for %d events, want fewer", responses, writes)
-	}
-}
-
-// 500 watchers, of several clients and streams: every event once, in order, and
-// no goroutine of the server for any of them.
-func TestManyWatchers(t *testing.T) {
-	s := serve(t)
-	const streams, each, writes = 10, 50, 40
-	var got atomic.Int64
-	var readers sync.WaitGroup
-	for range streams {
-		r := s.raw(t)
-		for range each {
-			r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0"), PrevKv: true})
-		}
-		readers.Go(func() {
-			var last [each]int64
-			for n := 0; n < each*writes; {
-				resp, err := r.stream.Recv()
-				if err != nil {
-					t.Errorf("receive: %v", err)
-					return
-				}
-				for _, e := range resp.Events {
-					if e.Kv.ModRevision != max(last[resp.WatchId], 1)+1 || string(e.Kv.Value) != fmt.Sprint(e.Kv.ModRevision) {
-						t.Errorf("watch %d: %v after revision %d", resp.WatchId, e.Kv, last[resp.WatchId])
-						return
-					}
-					last[resp.WatchId] = e.Kv.ModRevision
-					n++
-				}
-			}
-			got.Add(1)
-		})
-	}
-	if n := s.engine.Stats().Watchers; n != streams*each {
-		t.Errorf("%d watchers, want %d", n, streams*each)
-	}
-	// Of each stream the server has two, and its connection three, as has the client.
-	if n := runtime.NumGoroutine(); n > streams*10+50 {
-		t.Errorf("%d goroutines for %d watches on %d streams", n, streams*each, streams)
-	}
-	for i := range writes {
-		s.put(t, "k/1", fmt.Sprint(i+2))
-	}
-	readers.Wait()
-	if got.Load() != streams {
-		t.Errorf("%d of %d streams have everything", got.Load(), streams)
 	}
 }
