@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// openImported imports the table in a directory into another one, and opens that.
+// openImported imports the table in a directory into another one, which has a file without data, and opens that.
 func openImported(t testing.TB, from string) (*datastore.Engine, *Imported) {
 	t.Helper()
 	lock, err := directory.Acquire(t.TempDir())
@@ -25,14 +25,23 @@ func openImported(t testing.TB, from string) (*datastore.Engine, *Imported) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { lock.Close() })
-	out, err := Import(t.Context(), lock, filepath.Join(from, FileName), nil)
+	open := func() *datastore.Engine {
+		e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	open().Close()
+	file := filepath.Join(from, FileName)
+	out, err := Import(t.Context(), lock, file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
-	if err != nil {
-		t.Fatal(err)
+	if _, err := Import(t.Context(), lock, file, nil); !errors.Is(err, ErrNotEmpty) || !strings.Contains(err.Error(), datastore.EngineFile) {
+		t.Errorf("a second time: %v, want ErrNotEmpty naming the file", err)
 	}
+	e := open()
 	t.Cleanup(func() { e.Close() })
 	return e, out
 }
@@ -40,7 +49,11 @@ func openImported(t testing.TB, from string) (*datastore.Engine, *Imported) {
 func TestImportKeepsRevisions(t *testing.T) {
 	dir := t.TempDir()
 	want, revision := enginetest.KineFixture(t, dir)
+	before, _ := os.ReadFile(filepath.Join(dir, FileName))
 	e, out := openImported(t, dir)
+	if after, _ := os.ReadFile(filepath.Join(dir, FileName)); !bytes.Equal(before, after) || len(enginetest.Glob(t, dir, "state.db*")) != 1 {
+		t.Errorf("the imported file was changed: %v", enginetest.Glob(t, dir, "*"))
+	}
 	enginetest.WantKeys(t, e, want)
 	if out.Revision != revision || out.Keys != int64(len(want)) || out.Leases != 2 {
 		t.Errorf("got %+v, want revision %d, %d keys, 2 leases", out, revision, len(want))
@@ -104,6 +117,7 @@ func TestRefusedImports(t *testing.T) {
 	}{
 		{"no database", func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("none "), 1000), 0o600) }, sqlitefile.ErrCorrupt},
 		{"empty", func(path string) error { return os.WriteFile(path, nil, 0o600) }, sqlitefile.ErrForeign},
+		{"missing", func(string) error { return nil }, os.ErrNotExist},
 		{"another program's", enginetest.MakeForeign, sqlitefile.ErrForeign},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -126,67 +140,24 @@ func TestRefusedImports(t *testing.T) {
 	}
 }
 
-func TestImport(t *testing.T) {
-	from := t.TempDir()
-	want, revision := enginetest.KineFixture(t, from)
-	file := filepath.Join(from, FileName)
-	before, _ := os.ReadFile(file)
-	dir := filepath.Join(t.TempDir(), "data")
-	lock, err := directory.Acquire(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	openTest := func() *datastore.Engine {
-		e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-	openTest().Close() // a file without data is no obstacle
-	c, err := Import(t.Context(), lock, file, nil)
-	if err != nil || c.Revision != revision || c.Keys != int64(len(want)) {
-		t.Fatalf("import: %+v, %v; want revision %d", c, err, revision)
-	}
-	e := openTest()
-	enginetest.WantKeys(t, e, want)
-	e.Close()
-	if after, _ := os.ReadFile(file); !bytes.Equal(before, after) || len(enginetest.Glob(t, from, "state.db*")) != 1 {
-		t.Errorf("the imported file was changed: %v", enginetest.Glob(t, from, "*"))
-	}
-	if _, err := Import(t.Context(), lock, file, nil); !errors.Is(err, ErrNotEmpty) || !strings.Contains(err.Error(), datastore.EngineFile) {
-		t.Errorf("a second time: %v, want ErrNotEmpty naming the file", err)
-	}
-	if _, err := Import(t.Context(), lock, filepath.Join(from, "none"), nil); err == nil {
-		t.Error("a missing file: want an error")
-	}
-}
-
 // A file that kine has open, with rows that are in its WAL only.
 func TestImportOfFileInUse(t *testing.T) {
 	from := t.TempDir()
 	const id = 3
 	db := enginetest.KineTable(t, from, 0, enginetest.KineRow{ID: id, Name: "/in/the/log", Created: true, Value: "v"})
 	defer db.Close()
-	lock, err := directory.Acquire(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	c, err := Import(t.Context(), lock, filepath.Join(from, FileName), nil)
-	if err != nil || c.Revision != id || c.Keys != 1 {
-		t.Errorf("got %+v, %v; want 1 key at revision %d", c, err, id)
+	if _, out := openImported(t, from); out.Revision != id || out.Keys != 1 {
+		t.Errorf("got %+v, want 1 key at revision %d", out, id)
 	}
 	enginetest.AddKineRow(t, db, enginetest.KineRow{ID: 4, Name: "/later", Created: true, Value: "v"}) // its writer is not disturbed
 	own := t.TempDir()
 	enginetest.KineFixture(t, own)
-	lock2, err := directory.Acquire(own)
+	lock, err := directory.Acquire(own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock2.Close()
-	if err := CheckEmpty(lock2); !errors.Is(err, ErrNotEmpty) {
+	defer lock.Close()
+	if err := CheckEmpty(lock); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("a directory with a state.db: %v, want ErrNotEmpty", err)
 	}
 }
