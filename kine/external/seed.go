@@ -62,28 +62,34 @@ var errNotEmpty = errors.New("the datastore is not empty")
 func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects iter.Seq2[string, []byte]) error {
 	kind := b.external.kind
 	exists := query.New("SELECT EXISTS (SELECT 1 FROM kine WHERE name >= ? AND name < ? AND name <> ? AND name <> ?)", kind.param, kind.numbered, "Exists")
-	t := &Table{external: b.external, numbered: kind.numbered, lease: leaseColumn}
+	known, newest := b.newest.Load(), int64(0)
 	err := b.locked(ctx, func(tx *sql.Tx) error {
 		var there bool
+		var before, above, all int64
 		if err := tx.QueryRowContext(ctx, exists.Query, prefix, clientv3.GetPrefixRangeEnd(prefix), server.HealthKey, except).Scan(&there); err != nil {
 			return err
 		}
 		if there {
 			return errNotEmpty
 		}
-		if err := tx.QueryRowContext(ctx, "SELECT COALESCE(MAX(id), 0) FROM kine").Scan(&t.written); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT COALESCE(MAX(id), 0) FROM kine").Scan(&before); err != nil {
 			return err
 		}
-		t.tx = tx
+		t := &Table{external: b.external, tx: tx, numbered: kind.numbered, lease: leaseColumn, given: true}
 		for key, value := range objects {
 			if err := t.put(ctx, key, value, 0); err != nil {
 				return err
 			}
+			all++
 		}
 		if err := t.flush(ctx); err != nil {
 			return err
 		}
-		return kind.goOnAfter(ctx, tx, t.written)
+		err := tx.QueryRowContext(ctx, fmt.Sprint("SELECT COUNT(*), COALESCE(MAX(id), 0) FROM kine WHERE id > ", before)).Scan(&above, &newest)
+		if err == nil && (before < known || above < all) { // no revision is used twice
+			err = errBehind
+		}
+		return err
 	})
 	if errors.Is(err, errNotEmpty) {
 		return nil
@@ -91,6 +97,6 @@ func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects 
 	if err != nil {
 		return b.status(ctx, err)
 	}
-	b.advance(t.written)
+	b.advance(newest)
 	return nil
 }

@@ -21,6 +21,7 @@ type Table struct {
 	release  func()
 	numbered bool   // $1, not ?
 	lease    string // the name of the column
+	given    bool   // the database gives the revisions of rows
 
 	newest []tableKey // as of the begin of the transaction
 	last   int64      // revision
@@ -312,8 +313,11 @@ func (t *Table) put(ctx context.Context, key string, value []byte, ttl int64) er
 	if value == nil {
 		value = []byte{}
 	}
-	t.written++
-	t.args = append(t.args, t.written, key, min(ttl, math.MaxInt32), value)
+	if !t.given {
+		t.written++
+		t.args = append(t.args, t.written)
+	}
+	t.args = append(t.args, key, min(ttl, math.MaxInt32), value)
 	t.rows, t.size = t.rows+1, t.size+size
 	return nil
 }
@@ -324,16 +328,27 @@ func (t *Table) flush(ctx context.Context) error {
 		return nil
 	}
 	var text strings.Builder
-	text.WriteString(`INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, ` + t.lease + `, value) VALUES `)
+	text.WriteString(`INSERT INTO kine(`)
+	if !t.given {
+		text.WriteString("id, ")
+	}
+	text.WriteString(`name, created, deleted, create_revision, prev_revision, ` + t.lease + `, value) VALUES `)
+	n := 0
+	parameter := func() string {
+		if n++; t.numbered {
+			return fmt.Sprint("$", n)
+		}
+		return "?"
+	}
 	for i := range t.rows {
 		if i > 0 {
 			text.WriteString(", ")
 		}
-		if t.numbered {
-			fmt.Fprintf(&text, "($%d, $%d, 1, 0, 0, 0, $%d, $%d)", 4*i+1, 4*i+2, 4*i+3, 4*i+4)
-		} else {
-			text.WriteString("(?, ?, 1, 0, 0, 0, ?, ?)")
+		text.WriteString("(")
+		if !t.given {
+			text.WriteString(parameter() + ", ")
 		}
+		fmt.Fprintf(&text, "%s, 1, 0, 0, 0, %s, %s)", parameter(), parameter(), parameter())
 	}
 	_, err := t.tx.ExecContext(ctx, text.String(), t.args...)
 	t.rows, t.size, t.args = 0, 0, t.args[:0]
