@@ -184,35 +184,6 @@ func TestDatabaseWatchesPassOverAFailedWrite(t *testing.T) {
 	})
 }
 
-// A statement that fails costs no connection.
-func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
-	databases(t, func(t *testing.T, db database) {
-		b, other := db.open(t), db.foreign(t)
-		reader := newTailReader(b.table, b.watchdog)
-		if _, err := other.db.Exec("ALTER TABLE kine RENAME TO kine_away"); err != nil {
-			t.Fatal(err)
-		}
-		for range openConns + 1 {
-			if _, _, err := reader.read(t.Context(), 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("%v, want that the table is away", err)
-			}
-		}
-		if _, err := other.db.Exec("ALTER TABLE kine_away RENAME TO kine"); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := reader.read(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
-		eventually.Nil(t, "only the reader has a connection", func() error { // the database's own loop may be reading
-			if n := b.reads.Stats().InUse; n > 1 {
-				return fmt.Errorf("%d connections are in use", n)
-			}
-			return nil
-		})
-		reader.close()
-	})
-}
-
 // A write that fails, as on a full disk, is no conflict: the API server would try it for ever. A lease is not forgotten because its key could not be
 // deleted once.
 func TestDatabaseAWriteThatFailsIsNoConflict(t *testing.T) {

@@ -45,23 +45,3 @@ func TestJournalCompare(t *testing.T) {
 		})
 	}
 }
-
-// A revision that is used twice is an error, even across a start.
-func TestJournalRevisions(t *testing.T) {
-	j := NewJournal()
-	if err := j.Acknowledge("a", State{true, "1", 5}); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Acknowledge("b", State{true, "2", 5}); err == nil {
-		t.Error("revision 5 was used twice without an error")
-	}
-	if err := j.Compare(map[string]State{"a": {true, "1", 5}, "b": {true, "2", 5}}, 7); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Acknowledge("a", State{true, "3", 7}); err == nil {
-		t.Error("a revision from before the start was used without an error")
-	}
-	if err := j.Acknowledge("a", State{true, "3", 8}); err != nil {
-		t.Error(err)
-	}
-}

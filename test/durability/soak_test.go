@@ -204,11 +204,12 @@ func (s *soak) figures() (map[string]float64, error) {
 		return nil, err
 	}
 	all := map[string]float64{"RSS in MB": float64(resident) / 1e6}
-	for name, metric := range map[string]string{"bytes of live heap": "go_gc_heap_live_bytes", "goroutines": "go_goroutines", "open files": "process_open_fds"} {
+	for name, metric := range map[string]string{"live heap in MB": "go_gc_heap_live_bytes", "goroutines": "go_goroutines", "open files": "process_open_fds"} {
 		if all[name], err = report.Metric(page, metric); err != nil {
 			return nil, err
 		}
 	}
+	all["live heap in MB"] /= 1e6
 	for name, suffix := range map[string]string{"database in MB": "", "WAL in MB": "-wal"} {
 		info, err := os.Stat(s.server.Database() + suffix)
 		if err != nil {
