@@ -172,36 +172,6 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-func TestALeaseIsKeptAliveAndExpires(t *testing.T) {
-	s, ctx := serve(t), t.Context()
-	kept, err := s.Grant(ctx, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lost, err := s.Grant(ctx, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	alive, err := s.KeepAlive(ctx, kept.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		for range alive {
-		}
-	}()
-	events := s.Watch(ctx, "l/", clientv3.WithPrefix(), clientv3.WithFilterPut())
-	s.put(t, "l/kept", "", clientv3.WithLease(kept.ID))
-	s.put(t, "l/lost", "", clientv3.WithLease(lost.ID))
-	if e := (<-events).Events; len(e) != 1 || string(e[0].Kv.Key) != "l/lost" {
-		t.Errorf("deleted %v, want l/lost", e)
-	}
-	time.Sleep(1500 * time.Millisecond) // more than the TTL of the other
-	if got, err := s.Get(ctx, "l/kept"); err != nil || len(got.Kvs) != 1 {
-		t.Errorf("the lease that is kept alive: %v, %v, want its key", got, err)
-	}
-}
-
 func wantError(t testing.TB, what string, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) {

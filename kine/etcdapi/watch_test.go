@@ -8,7 +8,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -125,29 +124,6 @@ func TestWatchCreatesAndCancels(t *testing.T) {
 	s.put(t, "x", "1")
 	for range 2 {
 		r.next()
-	}
-}
-
-func TestWatchesOfWhatIsCompacted(t *testing.T) {
-	s := serve(t)
-	for i := range 5 {
-		s.put(t, "a", fmt.Sprint(i))
-	}
-	if _, err := s.Compact(t.Context(), 4); err != nil {
-		t.Fatal(err)
-	}
-	r := s.raw(t)
-	if got := r.create(&pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 3}); !got.Created || got.Canceled {
-		t.Errorf("got %v, want created first", got)
-	}
-	if got := r.next(); !got.Canceled || got.CompactRevision != 4 || got.WatchId != 0 {
-		t.Errorf("got %v, want canceled at revision 4", got)
-	}
-	r.create(&pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 4})
-	r.want("from the compaction", "1: PUT a=2@4 PUT a=3@5 PUT a=4@6")
-	events := s.Watch(t.Context(), "a", clientv3.WithRev(1))
-	if got := <-events; got.CompactRevision != 4 || got.Err() == nil {
-		t.Errorf("etcd's client: %+v, want compacted at 4", got)
 	}
 }
 
