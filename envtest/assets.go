@@ -110,18 +110,11 @@ func notOurs(path, program string) string {
 // place makes path a link to target, or a copy of it, in one step. A program that is
 // started meanwhile is the old one or the new one, and other processes may do the same.
 func place(target, path string, duplicate bool) error {
-	file := target
-	if !filepath.IsAbs(file) {
-		file = filepath.Join(filepath.Dir(path), file)
-	}
 	return directory.Place(path, true, func(temp *directory.TempDir) error {
-		if !duplicate {
-			// A symbolic link follows an upgrade. Some file systems have none.
-			if os.Symlink(target, temp.File()) == nil || os.Link(file, temp.File()) == nil {
-				return nil
-			}
+		if duplicate {
+			return copyProgram(target, temp.File())
 		}
-		return copyProgram(file, temp.File())
+		return os.Symlink(target, temp.File())
 	})
 }
 

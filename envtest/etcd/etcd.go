@@ -165,39 +165,21 @@ func (o options) listen() ([]place, error) {
 	return places, errors.Join(problems...)
 }
 
-var errURL = errors.New("want http://ADDRESS:PORT or unix://PATH")
+var errURL = errors.New("want http://ADDRESS:PORT")
 
 func listenAt(text string) (place, error) {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" && u.Path == "" {
+	if err != nil || u.Scheme != "http" || u.Port() == "" || u.Path != "" {
 		return place{}, errURL
 	}
-	network, address := "tcp", u.Host
-	switch u.Scheme {
-	case "http":
-		if host := u.Hostname(); u.Port() == "" || u.Path != "" || host != "localhost" && host != "" && net.ParseIP(host) == nil {
-			return place{}, errURL // as in etcd: no names
-		}
-	case "unix":
-		network, address = "unix", u.Host+u.Path
-		if c, err := net.Dial(network, address); err == nil {
-			c.Close() // another server's: the bind fails below
-		} else if info, err := os.Lstat(address); err == nil && info.Mode().Type() == os.ModeSocket {
-			os.Remove(address) // left by a killed process
-		}
-	default:
-		return place{}, errURL
+	if host := u.Hostname(); host != "localhost" && host != "" && net.ParseIP(host) == nil {
+		return place{}, errURL // as in etcd: no names
 	}
-	l, err := net.Listen(network, address)
+	l, err := net.Listen("tcp", u.Host)
 	if err != nil {
 		return place{}, err
 	}
-	if network == "unix" {
-		if err := os.Chmod(address, 0o600); err != nil { // a client of it is an administrator
-			l.Close()
-			return place{}, err
-		}
-	} else if u.Port() == "0" {
+	if u.Port() == "0" {
 		text = "http://" + l.Addr().String()
 	}
 	return place{Listener: l, url: text}, nil

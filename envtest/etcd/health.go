@@ -3,7 +3,6 @@ package etcd
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 
@@ -35,18 +34,6 @@ func newHandler(engine *datastore.Engine) http.Handler {
 		}
 		w.Write(text)
 	})
-	for _, path := range []string{"/livez", "/readyz"} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			if err := sound(r, engine); err != nil {
-				http.Error(w, "[-]serializable_read failed: "+err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			if r.URL.Query().Has("verbose") {
-				fmt.Fprintln(w, "[+]serializable_read ok")
-			}
-			fmt.Fprintln(w, "ok")
-		})
-	}
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(version.Versions{Server: kine.EtcdVersion, Cluster: kine.EtcdClusterVersion, Storage: kine.EtcdClusterVersion})

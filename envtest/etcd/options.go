@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -43,7 +42,7 @@ var idle = []struct {
 func (o *options) usedFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.dataDir, "data-dir", "", "the `directory` of the datastore (default: NAME.etcd)")
 	fs.StringVar(&o.name, "name", "default", "the member's `name`, of which the default of --data-dir is made")
-	fs.StringVar(&o.clientURLs, "listen-client-urls", "http://localhost:2379", "`URLs` where clients are served, with commas: http or unix; /health, /livez, /readyz and /version, too")
+	fs.StringVar(&o.clientURLs, "listen-client-urls", "http://localhost:2379", "`URLs` where clients are served, with commas, by http; /health and /version, too")
 	fs.StringVar(&o.advertised, "advertise-client-urls", "", "`URLs` by which clients are told to connect")
 	fs.BoolVar(&o.noSync, "unsafe-no-fsync", false, "answer a write before it is on the disk: a power cut may lose the last 100 ms, the end of the process loses nothing")
 	fs.UintVar(&o.maxTxnOps, "max-txn-ops", defaultMaxTxnOps, "the `number` of operations that a transaction may have")
@@ -74,7 +73,7 @@ func newFlags(o *options) (fs *flag.FlagSet, unused map[string]*string) {
 // errHelp means that the user asked for the options.
 var errHelp = flag.ErrHelp
 
-// parse parses a command line, and ETCD_NAME for flags that are not on it. The error joins
+// parse parses a command line. The error joins
 // everything that is wrong; warnings are about flags without effect.
 func parse(args []string, nearest func(string, []string) string) (o options, warnings []string, err error) {
 	fs, unused := newFlags(&o)
@@ -84,18 +83,7 @@ func parse(args []string, nearest func(string, []string) string) (o options, war
 	if fs.NArg() > 0 {
 		return o, nil, fmt.Errorf("etcd takes flags only, got %q", fs.Arg(0))
 	}
-	given := map[string]bool{}
-	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	var problems []error
-	fs.VisitAll(func(f *flag.Flag) {
-		variable := "ETCD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if value := os.Getenv(variable); value != "" && !given[f.Name] {
-			if err := fs.Set(f.Name, value); err != nil {
-				problems = append(problems, fmt.Errorf("%s=%s: %w", variable, value, err))
-			}
-			given[f.Name] = true
-		}
-	})
 	for _, group := range idle {
 		for name := range strings.FieldsSeq(group.names) {
 			if value := *unused[name]; group.warning != "" && value != "" && value != "0" {
