@@ -32,23 +32,19 @@ func CheckAddress(address string) error {
 // attempt its timeout.
 const mostAddresses = 8
 
-// usable drops the addresses that no connection may be made to. refused says which, for people; it
+// usable drops the addresses that no connection may be made to. refused says so, for people; it
 // is empty if there are none.
 func usable(addresses []string) (good []string, refused string) {
-	bad := 0
 	for _, a := range addresses {
-		if err := CheckAddress(a); err == nil {
+		err := CheckAddress(a)
+		switch {
+		case err == nil && len(good) < mostAddresses:
 			good = append(good, a)
-		} else if bad++; bad == 1 {
-			refused = fmt.Sprintf("status.addresses of the Node: %v, so it is not used", err)
+		case refused == "" && err == nil:
+			refused = fmt.Sprintf("status.addresses of the Node: only the first %d are used", mostAddresses)
+		case refused == "":
+			refused = fmt.Sprintf("status.addresses of the Node: %v, so it is not used, nor are others like it", err)
 		}
-	}
-	if bad > 1 {
-		refused += fmt.Sprintf(" (and %d more like it)", bad-1)
-	}
-	if more := len(good) - mostAddresses; more > 0 {
-		good = good[:mostAddresses]
-		refused = strings.TrimPrefix(fmt.Sprintf("%s; status.addresses of the Node: the last %d are not used", refused, more), "; ")
 	}
 	return good, refused
 }

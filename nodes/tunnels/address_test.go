@@ -61,7 +61,7 @@ func TestAddressesInjectNothing(t *testing.T) {
 	}
 	tunnels.Set(Node{Name: "bad", Addresses: hostile(t)})
 	s := await(t, tunnels, "bad", stateFailed)
-	for _, want := range []string{"no address", ErrAddress.Error(), "and 17 more"} {
+	for _, want := range []string{"no address", ErrAddress.Error(), "nor are others like it"} {
 		if !strings.Contains(s.Problem, want) {
 			t.Errorf("the problem %q does not say %q", s.Problem, want)
 		}

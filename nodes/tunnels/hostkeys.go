@@ -1,7 +1,6 @@
 package tunnels
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/ed25519"
 	"errors"
@@ -18,7 +17,6 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
-	"github.com/karve-k8s/karve/internal/quote"
 )
 
 // HostKeys pins the keys of SSH servers in a file of OpenSSH's known_hosts format. The first key
@@ -120,12 +118,6 @@ func (h *HostKeys) read() ([]byte, ssh.HostKeyCallback, error) {
 	if bytes.HasPrefix(content, byteOrderMark) {
 		return nil, nil, fmt.Errorf("--ssh-known-hosts: %s:1: it begins with a byte order mark: save the file as UTF-8 without one", h.Path)
 	}
-	number := 0
-	for line := range bytes.Lines(content) {
-		if number++; len(line) >= bufio.MaxScanTokenSize { // knownhosts would not say which
-			return nil, nil, fmt.Errorf("--ssh-known-hosts: %s:%d: the line is longer than any with a key: correct or remove it", h.Path, number)
-		}
-	}
 	check, err := knownhosts.New(h.Path)
 	if err != nil { // with the file and the line
 		return nil, nil, fmt.Errorf("--ssh-known-hosts: %s: correct or remove that line", strings.ReplaceAll(err.Error(), "knownhosts: ", ""))
@@ -174,11 +166,7 @@ func (k hostKeys) pin(content []byte, key ssh.PublicKey) error {
 	if len(content) > 0 && !bytes.HasSuffix(content, []byte("\n")) {
 		content = append(content, '\n')
 	}
-	line := knownhosts.Line([]string{k.address}, key)
-	if !isLine(line, k.address, key) {
-		return fmt.Errorf("%w: the address %s and its key make no line of known_hosts", ErrHostKey, quote.Text(k.address))
-	}
-	content = append(content, line+"\n"...)
+	content = append(content, knownhosts.Line([]string{k.address}, key)+"\n"...)
 	path := k.Path
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
@@ -222,12 +210,4 @@ func (h *HostKeys) Forget(host string) error {
 		return fmt.Errorf("--ssh-known-hosts %s: no line names %s in plain text", h.Path, host)
 	}
 	return atomicfile.Writer{}.Write(atomicfile.File{Path: path, Data: kept, Mode: info.Mode().Perm(), Owner: info})
-}
-
-// isLine reports whether a line of known_hosts says that the one host at address has the key, and
-// nothing else. knownhosts.Line escapes nothing.
-func isLine(line, address string, key ssh.PublicKey) bool {
-	marker, hosts, is, comment, rest, err := ssh.ParseKnownHosts([]byte(line))
-	return err == nil && marker == "" && comment == "" && len(rest) == 0 &&
-		slices.Equal(hosts, []string{knownhosts.Normalize(address)}) && bytes.Equal(is.Marshal(), key.Marshal())
 }

@@ -150,7 +150,6 @@ func TestKnownHostsThatCannotBeRead(t *testing.T) {
 		{"@trusted 10.0.0.2 " + key, "unexpected marker"},
 		{"|1|x|y " + key, "illegal base64"},
 		{"[10.0.0.2:22 " + key, "missing ']'"},
-		{strings.Repeat("x", 70000), "longer than any with a key"},
 		{"-----BEGIN OPENSSH PRIVATE KEY-----\n", "illegal base64"},
 	} {
 		h := &HostKeys{Path: filepath.Join(t.TempDir(), "known_hosts")}

@@ -277,7 +277,9 @@ func (t *Tunnels) Dial(next DialFunc) DialFunc {
 		}
 		var failed error
 		for i, client := range through {
-			conn, err := client.openWithin(ctx, time.Until(deadline)/time.Duration(len(through)-i), address)
+			share, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(len(through)-i))
+			conn, err := client.open(share, address)
+			cancel()
 			if err == nil {
 				return conn, nil
 			}
@@ -288,13 +290,6 @@ func (t *Tunnels) Dial(next DialFunc) DialFunc {
 		}
 		return nil, failed
 	}
-}
-
-// openWithin is open with a limit of its own.
-func (c *client) openWithin(ctx context.Context, limit time.Duration, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return c.open(ctx, address)
 }
 
 // choose returns the clients through which to try a connection to host, which has the address ip if
