@@ -4,44 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 )
 
-// mostLinks is how many links a path may have, as Linux has it.
-const mostLinks = 40
-
-// steps returns the paths that decide what a file contains: each link on the way to it, and the file
-// that they lead to, or what is missing on that way. Their directories have no links in their own
-// paths. A Secret that Kubernetes mounts is replaced by a new link in the middle (..data).
+// steps returns the paths that decide what a file contains: the file, the one that it leads to if it is a link, and the link in
+// the middle that Kubernetes replaces in a mounted Secret. A change of another link on the way is noticed within a minute.
 func steps(file string) []string {
 	file, err := filepath.Abs(file)
 	if err != nil {
 		return nil
 	}
-	const root = string(filepath.Separator)
-	var all []string
-	at, rest := root, file
-	for range mostLinks {
-		name, after, target := "", "", ""
-		for {
-			name, after, _ = strings.Cut(strings.TrimLeft(rest, root), root)
-			next := filepath.Join(at, name)
-			if target, err = os.Readlink(next); err == nil {
-				all = append(all, next)
-				break
-			}
-			if _, missing := os.Lstat(next); missing != nil || strings.Trim(after, root) == "" {
-				return append(all, next)
-			}
-			at, rest = next, after
-		}
-		if filepath.IsAbs(target) {
-			at = root
-		}
-		rest = target + root + after // not cleaned: what is before a .. may be a link
+	all := []string{file, filepath.Join(filepath.Dir(file), "..data")}
+	if target, err := filepath.EvalSymlinks(file); err == nil && target != file {
+		all = append(all, target)
 	}
 	return all
 }
