@@ -35,8 +35,7 @@ func (s Settings) Check() error {
 	if s.ClusterDomain != "" && len(validation.IsDNS1123Subdomain(s.ClusterDomain)) > 0 {
 		problems = append(problems, fmt.Errorf("--cluster-domain %q: want a DNS domain such as cluster.local", s.ClusterDomain))
 	}
-	_, err := parseRanges(s.ClusterCIDR)
-	problems = append(problems, err)
+	problems = append(problems, checkRanges(s.ClusterCIDR))
 	for option, value := range map[string]string{"image": s.Image, "image-repository": s.ImageRepository} {
 		if strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == 0x7f }) || strings.Contains(value, "://") {
 			problems = append(problems, fmt.Errorf("--%s %q: want the name of an image without spaces and without https://, such as registry.example.org/coredns", option, value))
@@ -65,7 +64,7 @@ func Read(ctx context.Context, client kubernetes.Interface, name string, s Setti
 			}
 			s.ClusterCIDR = n.PodSubnet
 		}
-		return s, checkPodRanges(ctx, client, s.ClusterCIDR)
+		return s, nil
 	}
 	if s.ClusterDomain == "" {
 		n, err := networking(ctx, client, "--cluster-domain")
@@ -85,7 +84,7 @@ func Read(ctx context.Context, client kubernetes.Interface, name string, s Setti
 			return s, err
 		}
 	}
-	return s, checkAddressFree(ctx, client, s.ServiceRange)
+	return s, nil
 }
 
 // serviceRange is the primary range of Service addresses.
@@ -154,43 +153,18 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// parseRanges parses one CIDR, two of different families, or none.
-func parseRanges(clusterCIDR string) ([]netip.Prefix, error) {
-	if clusterCIDR == "" {
-		return nil, nil
-	}
+// checkRanges accepts one CIDR, two of different families, or none.
+func checkRanges(clusterCIDR string) error {
 	var ranges []netip.Prefix
 	for cidr := range strings.SplitSeq(clusterCIDR, ",") {
 		r, err := netip.ParsePrefix(cidr)
-		if err != nil {
-			return nil, fmt.Errorf("--cluster-cidr %s: %q is not a CIDR such as 10.244.0.0/16", clusterCIDR, cidr)
+		if err != nil && clusterCIDR != "" {
+			return fmt.Errorf("--cluster-cidr %s: %q is not a CIDR such as 10.244.0.0/16", clusterCIDR, cidr)
 		}
 		ranges = append(ranges, r)
 	}
 	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
-		return nil, fmt.Errorf("--cluster-cidr %s: want one range, or one for IPv4 and one for IPv6", clusterCIDR)
-	}
-	return ranges, nil
-}
-
-// checkPodRanges returns an error if a node has Pods outside the range that kube-proxy would be
-// told: it would hide their addresses from other Pods.
-func checkPodRanges(ctx context.Context, client kubernetes.Interface, clusterCIDR string) error {
-	ranges, err := parseRanges(clusterCIDR)
-	if err != nil || len(ranges) == 0 {
-		return err
-	}
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return err
-	}
-	for _, node := range nodes.Items {
-		for _, cidr := range node.Spec.PodCIDRs {
-			pods, err := netip.ParsePrefix(cidr)
-			if err == nil && !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Bits() <= pods.Bits() && r.Contains(pods.Addr()) }) {
-				return fmt.Errorf("the Pods of node %s have addresses of %s, which is not in %s: name the range of all Pods with --cluster-cidr", node.Name, cidr, clusterCIDR)
-			}
-		}
+		return fmt.Errorf("--cluster-cidr %s: want one range, or one for IPv4 and one for IPv6", clusterCIDR)
 	}
 	return nil
 }
@@ -199,35 +173,4 @@ func checkPodRanges(ctx context.Context, client kubernetes.Interface, clusterCID
 func DNSAddress(serviceRange string) (string, error) {
 	address, err := constants.GetDNSIP(serviceRange)
 	return address.String(), err
-}
-
-// checkAddressFree returns an error if the DNS' address is another Service's, or its Service has
-// another address. A Service cannot change its address.
-func checkAddressFree(ctx context.Context, client kubernetes.Interface, serviceRange string) error {
-	address, err := DNSAddress(serviceRange)
-	if err != nil {
-		return err
-	}
-	own, err := client.CoreV1().Services(namespace).Get(ctx, "kube-dns", metav1.GetOptions{})
-	if err == nil {
-		if own.Spec.ClusterIP != address {
-			//lint:ignore ST1005 Service is a kind of Kubernetes'
-			return fmt.Errorf("Service %s/kube-dns has the address %s, and the cluster's DNS is at %s, the tenth address of %s: delete the Service, and apply the addon again",
-				namespace, own.Spec.ClusterIP, address, serviceRange)
-		}
-		return nil
-	} else if !apierrors.IsNotFound(err) {
-		return err
-	}
-	taken, err := client.NetworkingV1().IPAddresses().Get(ctx, address, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	owner := "something else"
-	if p := taken.Spec.ParentRef; p != nil {
-		owner = fmt.Sprintf("%s %s/%s", strings.TrimSuffix(p.Resource, "s"), p.Namespace, p.Name)
-	}
-	return fmt.Errorf("the DNS' address %s, the tenth of %s, belongs to %s: delete that, and create it again with another address", address, serviceRange, owner)
 }
