@@ -1,7 +1,5 @@
 package process
 
-import "slices"
-
 // Connect returns the cluster of a kubeconfig.
 var Connect = connect
 
@@ -24,13 +22,6 @@ func Resting(s *Server) int {
 		s.forks.changed.Wait()
 	}
 	return len(s.forks.idle)
-}
-
-// Same reports whether the clusters that are there for the next forks are as the snapshot was.
-func Same(s *Server) bool {
-	s.forks.mu.Lock()
-	defer s.forks.mu.Unlock()
-	return !slices.ContainsFunc(s.forks.idle, func(one *fork) bool { return !one.same() })
 }
 
 // Kill ends the process of s as a crash does.

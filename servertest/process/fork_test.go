@@ -248,15 +248,6 @@ func forksAreLikeTheSnapshot(t *testing.T, options ...process.Option) {
 				return err
 			})
 		},
-		"and made again": func(t *testing.T, fork *process.Server) {
-			deployments := fork.Client().AppsV1().Deployments("default")
-			if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := deployments.Create(t.Context(), web(2), metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		},
 		"the pods are deleted, and nobody waits": func(t *testing.T, fork *process.Server) {
 			if err := fork.Client().CoreV1().Pods("default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 				t.Fatal(err)
@@ -284,7 +275,7 @@ func forksAreLikeTheSnapshot(t *testing.T, options ...process.Option) {
 				t.Fatal(err)
 			}
 		},
-		"accounts, roles and the root certificate": func(t *testing.T, fork *process.Server) {
+		"accounts, roles, webhooks and the root certificate": func(t *testing.T, fork *process.Server) {
 			if err := fork.Client().CoreV1().ServiceAccounts("default").Delete(t.Context(), "default", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -294,8 +285,6 @@ func forksAreLikeTheSnapshot(t *testing.T, options ...process.Option) {
 			if err := fork.Client().RbacV1().ClusterRoles().Delete(t.Context(), "view", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
-		},
-		"webhooks": func(t *testing.T, fork *process.Server) {
 			if err := fork.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "boats", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -362,27 +351,6 @@ func TestWhatComesLate(t *testing.T) {
 		}
 	}) {
 		t.Log(process.Thrown(base))
-	}
-}
-
-// Controllers may write their first objects after the server is ready. A snapshot waits for them, or a
-// fork would never be as its snapshot was.
-func TestForkAtOnce(t *testing.T) {
-	base := process.Start(t)
-	base.Snapshot(t)
-	base.Fork(t)
-}
-
-// A cluster stays as the snapshot once it has returned there. Otherwise each fork would wait until it
-// has returned once more. Without controllers, nothing but the server itself writes late.
-func TestAForkStaysLikeTheSnapshot(t *testing.T) {
-	base := process.Start(t, process.APIOnly())
-	base.Snapshot(t)
-	for _, when := range []string{"after its start", "after a test"} {
-		if process.Resting(base) == 0 || !process.Same(base) {
-			t.Errorf("%s, the cluster for the next fork is not as the snapshot; thrown away: %v", when, process.Thrown(base))
-		}
-		t.Run(when, func(t *testing.T) { base.Fork(t) })
 	}
 }
 
