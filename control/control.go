@@ -109,8 +109,6 @@ func (m Manifests) InNoFile() string {
 type Stray struct {
 	Object  string `json:"object"` // such as "Deployment.apps default/web"
 	UID     string `json:"uid"`
-	With    int64  `json:"with,omitempty"`    // objects that go with a Namespace or a CustomResourceDefinition
-	AtLeast bool   `json:"atLeast,omitempty"` // they may be more: an API did not answer
 	Problem string `json:"problem,omitempty"` // why it cannot be looked at or deleted
 }
 
@@ -127,7 +125,7 @@ const (
 	Failed  = "failed" // at least a part of it
 )
 
-// Manifest is the state of a file of manifests, or of a directory with a kustomization, whose name ends with a slash.
+// Manifest is the state of a file of manifests, or of a directory that cannot be read, whose name ends with a slash.
 type Manifest struct {
 	File     string     `json:"file"`
 	State    string     `json:"state"`

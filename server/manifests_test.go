@@ -94,7 +94,7 @@ func (c *cluster) prune(t *testing.T, agreed []control.Stray, parameters ...stri
 	})
 	var names []string
 	for _, s := range strays {
-		names = append(names, fmt.Sprintf("%s %d", s.Object, s.With))
+		names = append(names, s.Object)
 	}
 	return strings.Join(names, "\n"), strays, err
 }
@@ -105,8 +105,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	place(t, dir, "a.yaml", manifest("", "plain", "1")+"---\n"+manifest("shop", "goods", "1"))
 	place(t, dir, "b.yaml", widgets)
 	place(t, dir, "c/namespace.json", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
-	place(t, dir, "d/kustomization.yaml", "namespace: shop\nresources: [made.yaml]\n")
-	place(t, dir, "d/made.yaml", manifest("", "made", "1"))
+	place(t, dir, "d/made.yaml", manifest("shop", "made", "1"))
 	place(t, dir, "broken.yaml", manifest("", "unseen", "1")+"---\nkind: ConfigMap\n")
 	place(t, dir, "kept.yaml", manifest("", "kept", "1"))
 	place(t, dir, "half.yaml", manifest("", "half", "1")+"---\n"+manifest("", "rest", "1"))
@@ -133,7 +132,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	}
 	_, all := c.applied(t)
 	for name, want := range map[string]string{
-		"a.yaml": "applied, 2: []", "b.yaml": "applied, 2: []", "c/namespace.json": "applied, 1: []", "d/": "applied, 1: []", "kept.yaml": "applied, 1: []",
+		"a.yaml": "applied, 2: []", "b.yaml": "applied, 2: []", "c/namespace.json": "applied, 1: []", "d/made.yaml": "applied, 1: []", "kept.yaml": "applied, 1: []",
 		"broken.yaml":        "failed, 0: [document 2: apiVersion is missing, or no text]",
 		"refused.yaml":       "failed, 1: [document 1: ConfigMap refused: ",
 		"secret-number.yaml": "failed, 0: [document 1: Secret number: ", "secret-list.yaml": "failed, 0: [document 1: Secret list: ",
@@ -159,7 +158,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	moved := uid(t, c, "plain")
 	place(t, dir, "z.yaml", manifest("default", "plain", "2")+"---\n"+manifest("", "theirs", "1"))
 	place(t, dir, "a.yaml", manifest("shop", "goods", "2"))
-	place(t, dir, "d/made.yaml", manifest("", "made", "2"))
+	place(t, dir, "d/made.yaml", manifest("shop", "made", "2"))
 	place(t, dir, "kept.yaml", "{")
 	place(t, dir, "half.yaml", manifest("", "half", "2"))
 	place(t, dir, "c/namespace.json", "")
@@ -188,8 +187,8 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	c.says(t, "7 objects are in no file any more: ConfigMap default/beside", 1)
 	create(t, c.CoreV1().ConfigMaps("shop"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "users"}})
 	names, strays, err := c.prune(t, nil)
-	if want := "ConfigMap default/beside 0\nConfigMap default/kept 0\nConfigMap default/plain 0\nConfigMap default/rest 0\n" +
-		"CustomResourceDefinition.apiextensions.k8s.io widgets.example.com 1\nNamespace shop 3\nWidget.example.com default/one 0"; err != nil || names != want {
+	if want := "ConfigMap default/beside\nConfigMap default/kept\nConfigMap default/plain\nConfigMap default/rest\n" +
+		"CustomResourceDefinition.apiextensions.k8s.io widgets.example.com\nNamespace shop\nWidget.example.com default/one"; err != nil || names != want {
 		t.Errorf("prune: got\n%s\n%v\nwant\n%s", names, err, want)
 	}
 
@@ -214,7 +213,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	c.has(t, "default", "kept", "1")
 	c.has(t, "shop", "goods", "3")
 	eventually.Nil(t, "the definition goes", func() error {
-		if names, _, err := c.prune(t, nil); err != nil || names != "ConfigMap default/kept 0\nNamespace shop 3" {
+		if names, _, err := c.prune(t, nil); err != nil || names != "ConfigMap default/kept\nNamespace shop" {
 			return fmt.Errorf("got %s, %v", names, err)
 		}
 		return nil
@@ -264,7 +263,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if names, strays, err := c.prune(t, nil); err != nil || names != "Namespace shop 3\nThing.away.example.com default/one 0" || strays[1].Problem == "" {
+		if names, strays, err := c.prune(t, nil); err != nil || names != "Namespace shop\nThing.away.example.com default/one" || strays[1].Problem == "" {
 			t.Errorf("with an API that is away: got %s, %+v, %v", names, strays, err)
 		}
 	}

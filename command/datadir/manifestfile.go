@@ -99,11 +99,11 @@ func readManifest(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// show writes what became of the file. A directory that cannot be read, or has a kustomization, stands for its files.
+// show writes what became of the file. A directory that cannot be read stands for its files.
 func (f ManifestFile) show(c *cli.Context, path string, all control.Manifests) error {
 	all.Files = slices.DeleteFunc(all.Files, func(m control.Manifest) bool { return m.File != f.Name && !strings.HasPrefix(f.Name, m.File) })
 	if len(all.Files) == 0 && all.Problem == "" {
-		return fmt.Errorf("%s is not applied by itself: a kustomization of a directory above has to name it", path)
+		return fmt.Errorf("%s is not among the server's manifests", path)
 	}
 	all.Strays = nil
 	describeManifests(all, func(name, format string, args ...any) { fmt.Fprintf(c.App.Writer, format+"\n", args...) }, output.Paint(c.App.Writer))

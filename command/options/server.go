@@ -59,7 +59,7 @@ func table(c *server.Config) []option {
 	return []option{
 		{Flag: Config()},
 		bound(DataDir(), &c.DataDir),
-		text(&c.ManifestsDir, general, "manifests-dir", "", "`DIR` whose YAML and JSON files and kustomizations are applied to the cluster when they change (default: manifests in the data directory)"),
+		text(&c.ManifestsDir, general, "manifests-dir", "", "`DIR` whose YAML and JSON files are applied to the cluster when they change (default: manifests in the data directory)"),
 		text(nil, general, "log-level", "info", "`LEVEL` of the log: error, warning, info, debug or trace. From debug on, the log has upstream's info lines too."),
 		text(nil, general, "log-format", "text", "`FORMAT` of the log: text or json"),
 		text(&c.AuditPreset, general, apiserver.AuditOption, "", "`NAME` of what the audit log has: metadata (who did what), writes (what was changed, with the requests), or full (all requests and answers). Contents of Secrets and tokens are never logged. The log is audit/audit.log in the data directory, at most 300 MB; with --audit-log-path, only --audit-log-max… limit it. (default: no log, unless --audit-policy-file names a policy)"),

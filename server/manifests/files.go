@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"sigs.k8s.io/kustomize/api/konfig"
 )
 
 // maxFile is the size of the largest file that is read.
@@ -20,13 +18,12 @@ const maxFile = 16 << 20
 // extensions are those of manifests.
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// unit is what is applied as a whole: a file, or a directory with a kustomization. A directory that cannot be read is one, too.
+// unit is what is applied as a whole: a file. A directory that cannot be read is one, too.
 type unit struct {
-	name      string // relative to the directory, with slashes; that of a directory ends with one
-	path      string
-	kustomize bool
-	stamp     string // differs after each change
-	err       error  // why it cannot be read
+	name  string // relative to the directory, with slashes; that of a directory ends with one
+	path  string
+	stamp string // differs after each change
+	err   error  // why it cannot be read
 }
 
 // add makes the stamp depend on a file.
@@ -46,9 +43,6 @@ func (u *unit) fail(err error) {
 func (u *unit) read() ([]object, error) {
 	if u.err != nil {
 		return nil, u.err
-	}
-	if u.kustomize {
-		return build(u.path)
 	}
 	text, err := readFile(u.path)
 	if err != nil {
@@ -83,7 +77,7 @@ func scan(dir string) ([]*unit, error) {
 		return nil, err
 	}
 	s := scanner{root: root, seen: map[string]bool{}}
-	if err := s.directory(root, "", nil); err != nil {
+	if err := s.directory(root, ""); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(s.units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
@@ -96,21 +90,22 @@ type scanner struct {
 	units []*unit
 }
 
+// kustomizations are the names of files for kustomize, which the server does not run.
+var kustomizations = []string{"kustomization.yaml", "kustomization.yml", "Kustomization"}
+
 // below adds what a directory below the root has. One that cannot be read does not keep others from being applied.
-func (s *scanner) below(dir, name string, in *unit) {
-	err := s.directory(dir, name, in)
+func (s *scanner) below(dir, name string) {
+	err := s.directory(dir, name)
 	if err == nil || errors.Is(err, fs.ErrNotExist) { // it has just been removed
 		return
 	}
-	if in == nil {
-		in = &unit{name: name + "/"}
-		s.units = append(s.units, in)
-	}
-	in.fail(err)
+	u := &unit{name: name + "/"}
+	u.fail(err)
+	s.units = append(s.units, u)
 }
 
-// directory adds what a directory has to the unit in, or else as units.
-func (s *scanner) directory(dir, name string, in *unit) error {
+// directory adds the files of a directory as units.
+func (s *scanner) directory(dir, name string) error {
 	if s.seen[dir] {
 		return nil
 	}
@@ -126,11 +121,8 @@ func (s *scanner) directory(dir, name string, in *unit) error {
 	if err != nil {
 		return err
 	}
-	if in == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-		return slices.Contains(konfig.RecognizedKustomizationFileNames(), e.Name())
-	}) {
-		in = &unit{name: path.Clean(name) + "/", path: dir, kustomize: true}
-		s.units = append(s.units, in)
+	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return slices.Contains(kustomizations, e.Name()) }) {
+		return fmt.Errorf("a kustomization is not applied: put what it builds here instead: karve kubectl kustomize %s", dir)
 	}
 	for _, e := range entries {
 		if ignored(e.Name()) {
@@ -142,21 +134,18 @@ func (s *scanner) directory(dir, name string, in *unit) error {
 			continue // it has just been removed
 		}
 		if err == nil && info.IsDir() {
-			s.below(real, name, in)
+			s.below(real, name)
 			continue
 		}
-		to := in
-		if in == nil {
-			if !slices.Contains(extensions, path.Ext(name)) {
-				continue
-			}
-			to = &unit{name: name, path: real}
-			s.units = append(s.units, to)
+		if !slices.Contains(extensions, path.Ext(name)) {
+			continue
 		}
+		u := &unit{name: name, path: real}
+		s.units = append(s.units, u)
 		if err != nil {
-			to.fail(err)
+			u.fail(err)
 		} else {
-			to.add(real, info)
+			u.add(real, info)
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf16"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -42,7 +40,7 @@ func TestDocuments(t *testing.T) {
 		{"null", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: null, generateName: }\n", false, "a: document 1"},
 		{"nothing", "# only a comment\n", false, ""},
 	} {
-		for encoding, text := range map[string][]byte{"UTF-8": []byte(c.text), "a byte order mark": []byte("\ufeff" + c.text), "UTF-16": inUTF16(binary.LittleEndian, c.text), "big-endian UTF-16": inUTF16(binary.BigEndian, c.text)} {
+		for encoding, text := range map[string][]byte{"UTF-8": []byte(c.text), "a byte order mark": []byte("\ufeff" + c.text)} {
 			objects, err := parse(text, c.isJSON)
 			var got []string
 			for _, o := range objects {
@@ -56,15 +54,6 @@ func TestDocuments(t *testing.T) {
 			}
 		}
 	}
-}
-
-// inUTF16 is a text with a byte order mark, as PowerShell writes it.
-func inUTF16(order binary.AppendByteOrder, text string) []byte {
-	out := order.AppendUint16(nil, 0xfeff)
-	for _, unit := range utf16.Encode([]rune(text)) {
-		out = order.AppendUint16(out, unit)
-	}
-	return out
 }
 
 // An error names the document.
@@ -90,9 +79,7 @@ func TestErrorsNameTheDocument(t *testing.T) {
 		{"objects behind each other", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n{apiVersion: v1, kind: ConfigMap, metadata: {name: b}}\n", false, "document 1: "},
 		{"lines of an old Macintosh", strings.ReplaceAll(good+"---\n"+good, "\n", "\r"), false, "document 1: separate documents by ---"},
 		{"a byte order mark within", good + "\ufeff---\n" + good, false, "document 1: "},
-		{"half a character", string(inUTF16(binary.LittleEndian, good)[1:]), false, "document 1: "},
-		{"an end within a character", string(inUTF16(binary.LittleEndian, good)) + "x", false, "it ends within a character"},
-		{"half of a surrogate pair", string(binary.LittleEndian.AppendUint16(inUTF16(binary.LittleEndian, good), 0xd800)), false, "it is no valid UTF-16"},
+		{"UTF-16", "\xff\xfe" + good, false, "save it as UTF-8"},
 		{"an anchor", "apiVersion: v1\nkind: Secret\nstringData: {a: *secret}\n", false, "document 1: yaml: unknown anchor …"},
 		{"a tag", "apiVersion: v1\nkind: Secret\nstringData: {a: !!int secret}\n", false, "document 1: yaml: cannot decode !!str …"},
 		{"a template in a Secret", "apiVersion: v1\nkind: Secret\nstringData: {a: {{ .secret }}}\n", false, "document 1: "},
@@ -168,24 +155,23 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(all, " ")
 }
 
-func TestScanFindsFilesAndKustomizations(t *testing.T) {
+func TestScanFindsFiles(t *testing.T) {
 	if _, err := scan(filepath.Join(t.TempDir(), "missing")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a directory: got %v, want fs.ErrNotExist", err)
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"a.yaml", "b.yml", "c.json", "sub/d.yaml", "README.md", ".hidden.yaml", ".a.yaml.swp", "a.yaml~", "#a.yaml#", ".#a.yaml", ".git/e.yaml", "shop/kustomization.yaml", "shop/base/f.yaml"} {
+	for _, name := range []string{"a.yaml", "b.yml", "c.json", "sub/d.yaml", "README.md", ".hidden.yaml", ".a.yaml.swp", "a.yaml~", "#a.yaml#", ".#a.yaml", ".git/e.yaml"} {
 		write(t, dir, name, "")
 	}
-	if got, want := names(t, dir), "a.yaml b.yml c.json shop/ sub/d.yaml"; got != want {
+	if got, want := names(t, dir), "a.yaml b.yml c.json sub/d.yaml"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	before, _ := scan(dir)
-	write(t, dir, "shop/base/f.yaml", "changed")
-	after, _ := scan(dir)
-	for i := range before {
-		if changed := before[i].stamp != after[i].stamp; changed != (before[i].name == "shop/") {
-			t.Errorf("%s: changed: %v", before[i].name, changed)
-		}
+	// The files of a kustomization are not applied by themselves.
+	write(t, dir, "sub/base/f.yaml", "")
+	write(t, dir, "sub/kustomization.yaml", "")
+	units, err := scan(dir)
+	if err != nil || len(units) != 4 || units[3].name != "sub/" || units[3].err == nil || !strings.Contains(units[3].err.Error(), "kubectl kustomize "+filepath.Join(dir, "sub")) {
+		t.Errorf("got %v, %v", units, err)
 	}
 }
 
@@ -222,7 +208,7 @@ func TestScanSeesChangesThatKeepSizeAndTime(t *testing.T) {
 // A directory that cannot be read does not keep other files from being applied.
 func TestScanNamesAnUnreadableDirectory(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"a.yaml", "closed/b.yaml", "made/kustomization.yaml", "made/closed/c.yaml"} {
+	for _, name := range []string{"a.yaml", "closed/b.yaml", "made/closed/c.yaml"} {
 		write(t, dir, name, "")
 	}
 	for _, name := range []string{"closed", "made/closed"} {
@@ -234,7 +220,7 @@ func TestScanNamesAnUnreadableDirectory(t *testing.T) {
 	if err != nil || len(units) != 3 {
 		t.Fatalf("got %v, %v", units, err)
 	}
-	for n, name := range []string{"a.yaml", "closed/", "made/"} {
+	for n, name := range []string{"a.yaml", "closed/", "made/closed/"} {
 		if u := units[n]; u.name != name || (u.err == nil) != (name == "a.yaml") || u.stamp == "" {
 			t.Errorf("got %+v, want %s", u, name)
 		}
@@ -308,119 +294,6 @@ func TestScanRefusesWhatOthersCanWrite(t *testing.T) {
 		if err := os.Chmod(path, info.Mode().Perm()); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-func TestKustomizationIsBuiltFromLocalFiles(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, "kustomization.yaml", "resources: [overlay]\nnamePrefix: pre-\n")
-	write(t, dir, "overlay/kustomization.yml", "resources: [../base]\nconfigMapGenerator:\n- {name: made, files: [key=file.txt]}\n")
-	write(t, dir, "overlay/file.txt", "https://example.com")
-	write(t, dir, "base/kustomization.yaml", "resources: [a.yaml]\n")
-	write(t, dir, "base/a.yaml", fmt.Sprintf(configMap, "a"))
-	objects, err := build(dir)
-	if err != nil || len(objects) != 2 || objects[0].GetName() != "pre-a" || !strings.HasPrefix(objects[1].GetName(), "pre-made-") {
-		t.Errorf("got %v, %v", objects, err)
-	}
-}
-
-// Nothing in a kustomization makes the server open a connection or run a program.
-func TestKustomizationIsRefused(t *testing.T) {
-	parent := t.TempDir()
-	write(t, parent, "outside/kustomization.yaml", "resources: [a.yaml]\n")
-	write(t, parent, "outside/a.yaml", fmt.Sprintf(configMap, "a"))
-	for _, text := range []string{
-		"resources: ['https://example.com/a.yaml']",
-		"Resources: ['HTTPS://example.com/a.yaml']",
-		"resources: [github.com/owner/repository]",
-		"resources: ['GitHub.com/owner/repository//base?ref=v1']",
-		"resources: ['git@example.com:owner/repository']",
-		"resources: ['file:///tmp/repository']",
-		"resources: ['git::https://example.com/repository']",
-		"bases: ['ssh://example.com/repository']",
-		"components: ['https://example.com/repository.git']",
-		"crds: ['https://example.com/a.json']",
-		"configurations: ['https://example.com/a.yaml']",
-		"openapi: {path: 'https://example.com/a.json'}",
-		"patches: [{path: 'https://example.com/a.yaml'}]",
-		"patchesJson6902: [{path: 'https://example.com/a.yaml'}]",
-		"patchesStrategicMerge: ['https://example.com/a.yaml']",
-		"replacements: [{path: 'https://example.com/a.yaml'}]",
-		"configMapGenerator: [{name: a, files: ['a=https://example.com/a']}]",
-		"configMapGenerator: [{name: a, envs: ['https://example.com/a']}]",
-		"secretGenerator: [{name: a, env: 'https://example.com/a'}]",
-		"transformers: [a.yaml]", "generators: [a.yaml]", "validators: [a.yaml]",
-		"helmCharts: [{name: a, repo: 'https://example.com'}]",
-	} {
-		dir := filepath.Join(parent, "inside")
-		write(t, dir, "kustomization.yaml", text+"\n")
-		if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "refused") {
-			t.Errorf("%s: got %v, want a refusal", text, err)
-		}
-	}
-	dir := filepath.Join(parent, "inside")
-	write(t, dir, "kustomization.yaml", "resources: [../outside]\n")
-	if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "outside of the kustomization's directory") {
-		t.Errorf("a base elsewhere: got %v", err)
-	}
-	write(t, dir, "other.yaml", "resources: ['https://example.com/a.yaml']\n")
-	os.Remove(filepath.Join(dir, "kustomization.yaml"))
-	if err := os.Symlink("other.yaml", filepath.Join(dir, "kustomization.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("a link: got %v, want a refusal", err)
-	}
-}
-
-// An error says what is wrong, and not what a secret is.
-func TestErrorsQuoteNoSecrets(t *testing.T) {
-	for text, want := range map[string]string{
-		"secretGenerator: [{name: a, literals: [planted]}]":                           "loading KV pairs",
-		"secretGenerator: [{name: a, literals: [a=planted, a=planted]}]":              "repeats the key",
-		"secretGenerator: [{name: a, literals: {a: planted}}]":                        "literals",
-		"secretGenerator: [{name: a, envs: [a.env]}]":                                 "a.env",
-		"resources: [a.yaml]\npatches: [{patch: 'a: planted'}]":                       "PatchTransformer",
-		"resources: [a.yaml]\npatches: [{patch: '{planted', target: {kind: Secret}}]": "PatchTransformer",
-		"resources: [broken.yaml]":                                                    "broken.yaml",
-		"resources: ['https://me:planted@example.com/a']":                             `"example.com/a" is refused`,
-		"resources: [anchor.yaml]":                                                    "anchor.yaml",
-		"resources: [tag.yaml]":                                                       "yaml: ",
-		"resources: [key.yaml]":                                                       "yaml: ",
-		"resources: [a.yaml]\npatches: [{patch: 'a: *planted'}]":                      "",
-		"secretGenerator: [{name: a, literals: [*planted]}]":                          "kustomization.yaml",
-	} {
-		dir := t.TempDir()
-		write(t, dir, "kustomization.yaml", text+"\n")
-		write(t, dir, "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: planted}\n")
-		write(t, dir, "broken.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: planted\n")
-		for name, value := range map[string]string{"anchor": "*planted", "tag": "!!int planted", "key": "{{ planted }}"} {
-			write(t, dir, name+".yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: "+value+"}\n")
-		}
-		write(t, dir, "a.env", "a=planted\xff\n")
-		_, err := build(dir)
-		if err == nil {
-			t.Errorf("%s: no error", text)
-		} else if got := withoutQuotes(err); strings.Contains(got, "planted") || strings.Contains(got, fmt.Sprint([]byte("planted"))[1:20]) || !strings.Contains(got, want) {
-			t.Errorf("%s: got %s, want an error with %s and no secret", text, got, want)
-		}
-	}
-}
-
-// Of a file that kustomize would read only the first document of, it gets all or nothing. Data stay as they are.
-func TestKustomizationReadsWholeFiles(t *testing.T) {
-	dir := t.TempDir()
-	text := inUTF16(binary.LittleEndian, fmt.Sprintf(configMap, "a")+"---\n"+fmt.Sprintf(configMap, "b"))
-	write(t, dir, "kustomization.yaml", "resources: [a.yaml]\nconfigMapGenerator:\n- {name: data, files: [text.txt]}\n")
-	write(t, dir, "a.yaml", string(text))
-	write(t, dir, "text.txt", string(text))
-	objects, err := build(dir)
-	if err != nil || len(objects) != 3 || objects[2].Object["binaryData"] == nil {
-		t.Errorf("UTF-16: got %v, %v", objects, err)
-	}
-	write(t, dir, "a.yaml", strings.Repeat(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`, 2))
-	if objects, err := build(dir); err == nil || !strings.Contains(err.Error(), "a.yaml: separate documents by ---") {
-		t.Errorf("objects behind each other: got %v, %v", objects, err)
 	}
 }
 

@@ -3,15 +3,11 @@ package manifests
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	yamlv3 "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,33 +19,18 @@ import (
 // object is an object of a file.
 type object struct {
 	*unstructured.Unstructured
-	where string // its place in the file; empty for an object of a kustomization
+	where string // its place in the file
 }
 
 // refusal refuses a document alone. kubectl goes on with the others as well.
 type refusal struct{ error }
 
-// plain returns a text in UTF-8 without a byte order mark. PowerShell and Notepad write UTF-16.
+// plain returns a text in UTF-8 without a byte order mark.
 func plain(text []byte) ([]byte, error) {
-	var order binary.ByteOrder = binary.LittleEndian
-	switch {
-	case bytes.HasPrefix(text, []byte("\xfe\xff")):
-		order = binary.BigEndian
-	case !bytes.HasPrefix(text, []byte("\xff\xfe")):
-		return bytes.TrimPrefix(text, []byte("\ufeff")), nil
+	if bytes.HasPrefix(text, []byte("\xfe\xff")) || bytes.HasPrefix(text, []byte("\xff\xfe")) {
+		return nil, errors.New("it is UTF-16, as PowerShell writes it: save it as UTF-8")
 	}
-	var units []uint16
-	for pair := range slices.Chunk(text[2:], 2) {
-		if len(pair) < 2 {
-			return nil, errors.New("it ends within a character of UTF-16")
-		}
-		units = append(units, order.Uint16(pair))
-	}
-	out := []byte(string(utf16.Decode(units)))
-	if bytes.ContainsRune(out, utf8.RuneError) {
-		return nil, errors.New("it is no valid UTF-16")
-	}
-	return out, nil
+	return bytes.TrimPrefix(text, []byte("\ufeff")), nil
 }
 
 // values reads JSON values behind each other.
@@ -177,20 +158,6 @@ func objectsOf(document []byte) ([]*unstructured.Unstructured, error) {
 
 // errLost refuses what parsers read only the first document of.
 var errLost = errors.New("separate documents by ---: what follows the first one would be lost")
-
-// separate returns errLost for a file in which something follows a document without a separator. It may have other mistakes.
-func separate(text []byte) error {
-	next := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(text))).Read
-	for {
-		document, err := next()
-		if err != nil {
-			return nil
-		}
-		if err := alone(document); errors.Is(err, errLost) {
-			return err
-		}
-	}
-}
 
 // alone returns errLost unless a document is the only one in its text.
 func alone(document []byte) error {

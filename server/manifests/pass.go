@@ -128,10 +128,7 @@ func (w *watcher) describing() map[id][]string {
 
 // refused records why an object was not applied.
 func (s *state) refused(o object, err error) {
-	text := fmt.Sprintf("%s %s: %s", o.GetKind(), o.GetName(), withoutQuotes(err))
-	if o.where != "" {
-		text = o.where + ": " + text
-	}
+	text := fmt.Sprintf("%s: %s %s: %s", o.where, o.GetKind(), o.GetName(), withoutQuotes(err))
 	s.Problems, s.again = append(s.Problems, strings.ReplaceAll(text, "\n", "; ")), true
 }
 

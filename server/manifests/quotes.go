@@ -12,9 +12,6 @@ var (
 	quotedString = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 	// parserSays is what an error of a parser may say: known words up to the first quotation, unless that is a single character.
 	parserSays = regexp.MustCompile("^(?:yaml: |invalid character |unexpected )(?:'[^']'|[^'\"`\\[{])*")
-	// kustomizeQuotes begins what errors of kustomize quote. The end is not marked.
-	kustomizeQuotes = regexp.MustCompile(`(?s)(?:literal sources \[|with config: ` + "`" + `|line \[[0-9 ]+\] has invalid utf8|` +
-		`anchor '|cannot (?:decode|unmarshal) (?:!!|number )|invalid map key|[Uu]nsupported map key|key "|invalid character ).*`)
 )
 
 // unquoted is an error of a parser without what it quotes.
@@ -33,7 +30,7 @@ func unquoted(err error) error {
 	return errors.New(says)
 }
 
-// withoutQuotes is an error of kustomize or of the API for logs and the status, up to what it quotes.
+// withoutQuotes is an error of the API for logs and the status, without the values that it quotes.
 func withoutQuotes(err error) string {
-	return kustomizeQuotes.ReplaceAllString(redact.WithoutValue(err.Error()), "…")
+	return redact.WithoutValue(err.Error())
 }
