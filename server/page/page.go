@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/duration"
+
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore/backup"
@@ -99,7 +101,7 @@ var (
 	// The template is parsed for the first visitor.
 	parsed = sync.OnceValue(func() *template.Template {
 		return template.Must(template.New("page").Funcs(template.FuncMap{
-			"bytes": size, "ago": ago, "span": span, "lasting": lasting, "time": stamp, "style": func() template.CSS { return template.CSS(style) },
+			"bytes": size, "ago": ago, "span": span, "lasting": duration.HumanDuration, "time": stamp, "style": func() template.CSS { return template.CSS(style) },
 		}).Parse(markup))
 	})
 	policy = sync.OnceValue(func() string {

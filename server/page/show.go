@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+	"k8s.io/apimachinery/pkg/util/duration"
+
 	"github.com/karve-k8s/karve/certs"
 )
 
@@ -212,55 +215,25 @@ func count(n int64) string {
 
 // size is a number of bytes for people.
 func size(n int64) string {
-	switch {
-	case n == 0:
+	if n == 0 {
 		return "–"
-	case n < 1<<20:
-		return fmt.Sprintf("%.0f KiB", float64(n)/(1<<10))
-	case n < 10<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	case n < 1<<30:
-		return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20))
 	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	return humanize.IBytes(uint64(n))
 }
 
-// span is a duration with two or three digits.
+// span is a duration with three digits.
 func span(d time.Duration) string {
-	switch {
-	case d == 0:
+	if d == 0 {
 		return "–"
-	case d < time.Millisecond:
-		return fmt.Sprintf("%.2f ms", d.Seconds()*1000)
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", d.Seconds()*1000)
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
-	return lasting(d)
-}
-
-// lasting is a duration in its largest unit.
-func lasting(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return plural(int(d/time.Second), "second", "seconds")
-	case d < time.Hour:
-		return plural(int(d/time.Minute), "minute", "minutes")
-	case d < 48*time.Hour:
-		return plural(int(d/time.Hour), "hour", "hours")
+	unit := time.Microsecond
+	for d >= 1000*unit {
+		unit *= 10
 	}
-	return plural(int(d/(24*time.Hour)), "day", "days")
+	return d.Round(unit).String()
 }
 
 // ago is how long ago a time was.
-func ago(now, then time.Time) string {
-	if d := now.Sub(then); d >= time.Second {
-		return lasting(d) + " ago"
-	}
-	return "just now"
-}
+func ago(now, then time.Time) string { return duration.HumanDuration(now.Sub(then)) + " ago" }
 
 func stamp(t time.Time) string { return t.Local().Format("2 January 2006, 15:04") }
