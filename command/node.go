@@ -28,7 +28,7 @@ func nodeCommand() *cli.Command {
 		&cli.StringSliceFlag{Name: "ca-file", Usage: "`FILE` with an authority of the cluster (server-ca.crt and client-ca.crt), instead of --ca-hash. May be given several times"},
 		&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
 		&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: the address of the default route)"},
-		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + join.DefaultPodNetwork + ")"},
+		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it)"},
 		&cli.StringFlag{Name: "ssh-user", Usage: "`USER` as whom the server logs in through SSH: its key goes into that user's authorized_keys (needs a server with --ssh-user)"},
 		&cli.StringSliceFlag{Name: "node-labels", Usage: "labels of the Node, such as `disk=ssd,zone=a`"},
 		&cli.StringSliceFlag{Name: "node-taints", Usage: "taints of the Node, such as `gpu=yes:NoSchedule`: only Pods that tolerate them come to it"},

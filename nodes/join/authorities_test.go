@@ -72,7 +72,7 @@ func newJoined(t *testing.T, until time.Time, change ...func(*Options)) *joined 
 		t.Fatal(err)
 	}
 	j.o.Say = func(format string, args ...any) { j.said += fmt.Sprintf(format+"\n", args...) }
-	j.answers["systemctl restart karve-node"] = func([]string) (string, error) {
+	j.answers["systemctl restart"] = func([]string) (string, error) {
 		text, err := os.ReadFile(j.current)
 		if err != nil {
 			return "", err
@@ -115,6 +115,15 @@ func (j *joined) replace(t *testing.T, former, signs bool) {
 // hashes are those of the server's present authorities.
 func (j *joined) hashes() []string { return []string{j.s.hash, pubkeypin.Hash(j.s.clients[0].cert)} }
 
+// bundle has the authorities of cluster-info.
+func (j *joined) bundle() ([]byte, error) {
+	config, err := clientcmd.Load([]byte(j.s.info["kubeconfig"]))
+	if err != nil {
+		return nil, err
+	}
+	return config.Clusters[""].CertificateAuthorityData, nil
+}
+
 func parsePEM(t *testing.T, text []byte) *x509.Certificate {
 	t.Helper()
 	all, err := certutil.ParseCertsPEM(text)
@@ -156,7 +165,7 @@ func (j *joined) check(t *testing.T, restarts int, issuer string) {
 			t.Errorf("the kubelet trusts\n%s\nand %s has\n%s", got, caFile, j.read(caFile))
 		}
 	}
-	cluster, err := clusterCA(j.s.info["kubeconfig"])
+	cluster, err := j.bundle()
 	if err != nil || strings.TrimSpace(string(cluster)) != j.read(caFile) {
 		t.Errorf("%s does not have the cluster's authorities (%v)", caFile, err)
 	}
@@ -218,15 +227,15 @@ func TestAuthoritiesAreTakenOverAgainAfterAnInterruption(t *testing.T) {
 	t.Parallel()
 	j := newJoined(t, time.Now().Add(time.Hour))
 	j.replace(t, true, true)
-	restart := j.answers["systemctl restart karve-node"]
-	j.answers["systemctl restart karve-node"] = func([]string) (string, error) { return "", errStandIn }
+	restart := j.answers["systemctl restart"]
+	j.answers["systemctl restart"] = func([]string) (string, error) { return "", errStandIn }
 	wantError(t, Follow(t.Context(), j.Machine, j.o), "it fails")
 	if _, err := j.ownNode(t.Context(), &record{Node: "board"}); err != nil {
 		t.Error(err)
 	}
 	// The service of Follow ends with the kubelet.
 	ctx, cancel := context.WithCancel(t.Context())
-	j.answers["systemctl restart karve-node"] = func(args []string) (string, error) { cancel(); return restart(args) }
+	j.answers["systemctl restart"] = func(args []string) (string, error) { cancel(); return restart(args) }
 	if err := Follow(ctx, j.Machine, j.o); err != nil {
 		t.Error(err)
 	}
@@ -255,7 +264,7 @@ func TestNodeTakesOnlyAuthoritiesThatAreVouchedFor(t *testing.T) {
 	}
 	// A true replacement goes on beside them.
 	j.replace(t, true, true)
-	bundle, err := clusterCA(j.s.info["kubeconfig"])
+	bundle, err := j.bundle()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,12 +277,12 @@ func TestNodeTakesOnlyAuthoritiesThatAreVouchedFor(t *testing.T) {
 	// Nor does a machine that joins.
 	j.s.sign(t, goodToken, slices.Concat(bundle, planted))
 	j.o.CAHashes = j.hashes()
-	c, err := discover(t.Context(), complete(t, j.o))
+	c, err := discover(t, j.o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.TrimSpace(string(c.ca)) == "" || strings.Contains(string(c.ca), strings.TrimSpace(string(own.pem))) || strings.Contains(string(c.ca), strings.TrimSpace(string(signed))) {
-		t.Errorf("a join takes\n%s", c.ca)
+	if strings.TrimSpace(string(c.CA)) == "" || strings.Contains(string(c.CA), strings.TrimSpace(string(own.pem))) || strings.Contains(string(c.CA), strings.TrimSpace(string(signed))) {
+		t.Errorf("a join takes\n%s", c.CA)
 	}
 }
 

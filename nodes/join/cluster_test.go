@@ -30,8 +30,6 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/cluster-bootstrap/token/jws"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
-
-	"github.com/karve-k8s/karve/nodes/tunnels"
 )
 
 const goodToken = "abcdef.0123456789abcdef"
@@ -65,10 +63,9 @@ func newCA(t *testing.T, name string) testCA {
 func (ca testCA) serving(t *testing.T, host string) tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	template.DNSNames = []string{host}
 	if ip := net.ParseIP(host); ip != nil {
-		template.IPAddresses = []net.IP{ip}
-	} else {
-		template.DNSNames = []string{host}
+		template.IPAddresses, template.DNSNames = []net.IP{ip}, []string{"localhost"}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, ca.key.Public(), ca.key)
 	if err != nil {
@@ -101,8 +98,6 @@ type testServer struct {
 	signer   testCA
 	requests []certificatesv1.CertificateSigningRequest
 	present  func(tls.Certificate) // sets the server's own certificate
-	// offer is the data of the ConfigMap karve-ssh; nil: there is none, but next time there is later.
-	offer, later map[string]string
 }
 
 func newServer(t *testing.T, host string) *testServer {
@@ -160,7 +155,7 @@ func (s *testServer) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(code)
 		answer(&metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: "it is " + string(reason)})
 	}
-	if r.URL.Path == clusterInfoPath {
+	if r.URL.Path == "/api/v1/namespaces/kube-public/configmaps/cluster-info" {
 		s.seenAuth = append(s.seenAuth, r.Header.Get("Authorization"))
 		s.asked++
 		data := s.info
@@ -223,13 +218,6 @@ func (s *testServer) serve(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 		failure(http.StatusForbidden, metav1.StatusReasonForbidden)
-	case path == "/api/v1/namespaces/kube-public/configmaps/"+tunnels.OfferName:
-		if s.offer == nil {
-			s.offer = s.later
-			failure(http.StatusForbidden, metav1.StatusReasonForbidden) // there is no Role, either
-			return
-		}
-		answer(&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: tunnels.OfferName}, Data: s.offer})
 	case strings.HasPrefix(path, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"):
 		answer(&coordinationv1.Lease{TypeMeta: metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: s.renewed}}})
 	case strings.HasPrefix(path, "/api/v1/nodes/"):

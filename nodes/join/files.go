@@ -9,6 +9,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/nodes/join/ask"
 )
 
 const kernelModules = `# Written by karve node join.
@@ -22,33 +25,31 @@ net.bridge.bridge-nf-call-iptables = 1
 `
 
 // place puts everything where the service finds it.
-func (m *Machine) place(r *record, o Options, f facts, c *cluster, rt containerRuntime, k kubelet) error {
-	bootstrap, err := bootstrapKubeconfig(c.server, o.Token, c.ca)
+func (m *Machine) place(r *record, o Options, f facts, c *ask.Cluster, rt containerRuntime, k kubelet) error {
+	bootstrap, err := bootstrapKubeconfig(c.Server, o.Token, c.CA)
 	if err != nil {
 		return err
 	}
-	config, err := kubeletConfiguration(c.kubelet, f, rt)
+	config, err := kubeletConfiguration(c.Kubelet, f, rt)
 	if err != nil {
 		return err
 	}
 	r.Version = k.version
-	files := []file{m.serviceFile(o)}
-	if m.init() == "systemd" {
-		files = append(files, m.followFile())
-	}
-	if err := m.put(r, append(files,
+	if err := m.put(r,
+		serviceFile(o),
+		m.followFile(),
 		file{bootstrapFile, bootstrap, 0o600},
-		file{caFile, string(c.ca), 0o644},
+		file{caFile, string(c.CA), 0o644},
 		file{kubeletConfig, config, 0o644},
 		file{modulesFile, kernelModules, 0o644},
 		file{sysctlFile, sysctls, 0o644},
-	)...); err != nil {
+	); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(m.path(libDir), 0o755); err != nil {
 		return err
 	}
-	return os.Rename(k.file, m.path(kubeletFile))
+	return atomicfile.Rename(k.file, m.path(kubeletFile))
 }
 
 // bootstrapKubeconfig is with what the kubelet asks for its certificate.
@@ -82,7 +83,7 @@ func kubeletConfiguration(cluster map[string]any, f facts, rt containerRuntime) 
 	section(authentication, "x509")["clientCAFile"] = caFile
 	section(config, "authorization")["mode"] = "Webhook"
 	config["rotateCertificates"] = true
-	config["containerRuntimeEndpoint"] = "unix://" + rt.socket
+	config["containerRuntimeEndpoint"] = "unix://" + containerdSocket
 	// containerd 2 tells the kubelet its driver, older versions do not.
 	config["cgroupDriver"] = rt.cgroupDriver
 	delete(config, "staticPodPath") // this is no machine of a control plane in Pods

@@ -10,6 +10,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/nodes/join/ask"
 )
 
 // What Install places beside what Join does.
@@ -37,7 +38,7 @@ func Accepted(ctx context.Context, m *Machine, server string) bool {
 		return true
 	}
 	_, err = client.Discovery().ServerVersion()
-	return !notAccepted(err)
+	return !ask.NotAccepted(err)
 }
 
 // HasServer tells whether a server is installed on this machine.
@@ -182,7 +183,7 @@ func (m *Machine) uninstall(ctx context.Context, say func(string, ...any)) error
 		return errNoNode
 	}
 	if r != nil { // `karve node remove` may have been called already
-		if err := m.remove(ctx, r, say); err != nil {
+		if err := m.undo(ctx, r, say); err != nil {
 			return err
 		}
 	}

@@ -106,7 +106,6 @@ func TestInstallThatFails(t *testing.T) {
 	o := optionsFor(s)
 	o.Kubelet = withKubelet(t, m, s)
 	m.answers["systemctl enable"] = func([]string) (string, error) { return "", errStandIn }
-	m.answers["systemctl enable --quiet --now karve-node"] = m.answers["systemctl enable"]
 	m.answers["systemctl disable"] = func([]string) (string, error) { return "", errStandIn }
 	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v1"), o), "remove it with "+UninstallFile)
 	delete(m.answers, "systemctl disable")

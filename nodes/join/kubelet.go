@@ -35,12 +35,16 @@ func (m *Machine) fetchKubelet(ctx context.Context, o Options, cluster *utilvers
 		version += "-" + pre
 	}
 	path := version + "/bin/linux/" + m.arch() + "/kubelet"
+	if o.Kubelet == "" && !slices.Contains(published, m.arch()) {
+		//lint:ignore ST1005 Kubernetes is a name
+		return k, fmt.Errorf("Kubernetes publishes no kubelet for %s, only for %s: build it (`go build k8s.io/kubernetes/cmd/kubelet`), and give the file with --kubelet FILE", m.arch(), strings.Join(published, ", "))
+	}
+	want, err := o.wantedSum(ctx, path)
+	if err != nil {
+		return k, err
+	}
 	origin := o.Kubelet
 	if origin != "" {
-		want, err := o.sumOfFile(path)
-		if err != nil {
-			return k, err
-		}
 		in, err := os.Open(origin)
 		if err != nil {
 			return k, fmt.Errorf("--kubelet: %w", err)
@@ -50,17 +54,9 @@ func (m *Machine) fetchKubelet(ctx context.Context, o Options, cluster *utilvers
 			return k, err
 		}
 	} else {
-		if !slices.Contains(published, m.arch()) {
-			//lint:ignore ST1005 Kubernetes is a name
-			return k, fmt.Errorf("Kubernetes publishes no kubelet for %s, only for %s: build it (`go build k8s.io/kubernetes/cmd/kubelet`), and give the file with --kubelet FILE", m.arch(), strings.Join(published, ", "))
-		}
 		origin = strings.TrimSuffix(o.KubeletURL, "/") + "/" + path
-		want, err := o.sumOfDownload(ctx, path)
-		if err != nil {
-			return k, err
-		}
 		o.Say("downloading %s", origin)
-		if err := download(ctx, origin, k.file, want, o.stall); err != nil {
+		if err := download(ctx, origin, k.file, want); err != nil {
 			return k, err
 		}
 	}
@@ -114,34 +110,15 @@ func get(ctx context.Context, url string) (io.ReadCloser, error) {
 }
 
 // download gets a file, which is complete and right if it has the wanted SHA-256.
-func download(ctx context.Context, url, file, want string, stall time.Duration) error {
-	ctx, cancel := context.WithCancel(ctx)
+func download(ctx context.Context, url, file, want string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Minute)
 	defer cancel()
 	body, err := get(ctx, url)
 	if err != nil {
 		return fmt.Errorf("the kubelet could not be downloaded: %w: %s", err, remedy)
 	}
 	defer body.Close()
-	return checkedCopy(file, &stalling{body, stall, time.AfterFunc(stall, cancel)}, want, url)
-}
-
-// stalling reads what its timer ends when nothing comes any more.
-type stalling struct {
-	body  io.Reader
-	after time.Duration
-	timer *time.Timer
-}
-
-func (s *stalling) Read(p []byte) (int, error) {
-	n, err := s.body.Read(p)
-	if !s.timer.Reset(s.after) {
-		s.timer.Stop()
-		return n, fmt.Errorf("nothing came for %s", s.after)
-	}
-	if err != nil {
-		s.timer.Stop()
-	}
-	return n, err
+	return checkedCopy(file, body, want, url)
 }
 
 // onlyHTTPS refuses a redirect that leads from https to http.

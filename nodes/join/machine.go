@@ -106,8 +106,8 @@ func (m *Machine) supported() error {
 	if uid != 0 {
 		return errors.New("a node is made by root: run it with sudo")
 	}
-	if m.init() == "" {
-		return errors.New("this machine has neither systemd nor OpenRC to run the kubelet: start the kubelet by hand with `kubeadm join` instead (docs/nodes.md)")
+	if !m.exists("/run/systemd/system") || !m.has("systemctl") {
+		return errors.New("this machine does not run systemd, whose service the kubelet is: join with kubeadm instead, by the line that `karve token create --print-join-command` prints on the server")
 	}
 	return nil
 }
@@ -203,8 +203,14 @@ func (m *Machine) controlGroups(f *facts) error {
 	return nil
 }
 
-// stage makes a directory on the file system where the kubelet will be.
-func (m *Machine) stage() (string, error) {
+// hasAddress tells whether an address is one of this machine's.
+func (m *Machine) hasAddress(text string) bool {
+	addresses, err := m.addresses()
+	return err == nil && slices.ContainsFunc(addresses, func(p net.IPNet) bool { return p.IP.Equal(net.ParseIP(text)) })
+}
+
+// makeStage makes a directory on the file system where the kubelet will be.
+func (m *Machine) makeStage() (string, error) {
 	if err := os.MkdirAll(m.path(filepath.Dir(libDir)), 0o755); err != nil {
 		return "", err
 	}
@@ -225,7 +231,7 @@ func (m *Machine) sweep(age time.Duration) {
 }
 
 // prepareKernel loads modules and sets what the network of Pods needs.
-func (m *Machine) prepareKernel(ctx context.Context) error {
+func (m *joining) prepareKernel(ctx context.Context) error {
 	for module := range strings.SplitSeq(kernelModules, "\n") {
 		if module == "" || strings.HasPrefix(module, "#") {
 			continue

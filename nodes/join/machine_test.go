@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -21,28 +22,8 @@ import (
 	"github.com/karve-k8s/karve/nodes/addons"
 )
 
-const dump16 = `disabled_plugins = []
-version = 2
-
-[grpc]
-  address = "/run/containerd/containerd.sock"
-  tcp_address = ""
-
-[plugins]
-
-  [plugins."io.containerd.grpc.v1.cri"]
-    sandbox_image = "registry.k8s.io/pause:3.6"
-
-    [plugins."io.containerd.grpc.v1.cri".cni]
-      bin_dir = "/usr/lib/cni"
-      conf_dir = "/etc/cni/net.d"
-
-    [plugins."io.containerd.grpc.v1.cri".containerd]
-      default_runtime_name = "runc"
-
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
-`
+// criConfig is what the CRI plugin of containerd 1.6 says.
+const criConfig = `{"cni":{"binDir":"/usr/lib/cni","confDir":"/etc/cni/net.d"},"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":false}}}}}`
 
 // testMachine is a Debian in a directory, with programs that only say that they were called.
 type testMachine struct {
@@ -50,7 +31,7 @@ type testMachine struct {
 	mu       sync.Mutex
 	programs map[string]bool
 	called   []string
-	// answers to a program with its arguments, by their beginning.
+	// answers of programs, by the name, or by the name and the first argument
 	answers map[string]func(args []string) (string, error)
 	cri     *testCRI
 	stopCRI func()
@@ -98,7 +79,6 @@ func newMachine(t *testing.T) *testMachine {
 	for _, plugin := range []string{"bridge", "host-local", "portmap", "firewall", "loopback"} {
 		m.write(t, "/usr/lib/cni/"+plugin, "")
 	}
-	m.answers["containerd config dump"] = func([]string) (string, error) { return dump16, nil }
 	m.serveCRI(t)
 	return m
 }
@@ -120,12 +100,9 @@ func (m *testMachine) call(_ context.Context, name string, args ...string) (stri
 	}
 	m.mu.Lock()
 	m.called = append(m.called, line)
-	var answer func([]string) (string, error)
-	longest := ""
-	for begin, a := range m.answers {
-		if strings.HasPrefix(line, begin) && len(begin) >= len(longest) {
-			longest, answer = begin, a
-		}
+	answer := m.answers[filepath.Base(name)]
+	if answer == nil && len(args) > 0 {
+		answer = m.answers[name+" "+args[0]]
 	}
 	m.mu.Unlock()
 	if answer == nil {
@@ -186,13 +163,13 @@ type testCRI struct {
 	log        []string
 }
 
-func (c *testCRI) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+func (c *testCRI) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.unloaded {
 		return nil, status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
 	}
-	return &runtimeapi.VersionResponse{}, nil
+	return &runtimeapi.StatusResponse{Info: map[string]string{"config": criConfig}}, nil
 }
 
 func (c *testCRI) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
@@ -265,7 +242,7 @@ func TestMachineIsChecked(t *testing.T) {
 		want   []string
 	}{
 		{"not root", func(m *testMachine) { m.UID = func() int { return 1000 } }, []string{"root", "sudo"}},
-		{"no init system", func(m *testMachine) { m.programs["systemctl"] = false }, []string{"neither systemd nor OpenRC"}},
+		{"no init system", func(m *testMachine) { m.programs["systemctl"] = false }, []string{"does not run systemd", "kubeadm"}},
 		{"kubeadm's node", func(m *testMachine) { m.write(t, "/etc/kubernetes/kubelet.conf", "x") }, []string{"/etc/kubernetes/kubelet.conf", "kubeadm reset"}},
 		{"k3s' agent", func(m *testMachine) { m.write(t, "/var/lib/rancher/k3s/agent/x", "x") }, []string{"k3s", "another cluster"}},
 		{"another kubelet's directory", func(m *testMachine) { m.write(t, "/var/lib/kubelet/cpu_manager_state", "x") }, []string{"/var/lib/kubelet is not empty", "cpu_manager_state"}},
@@ -289,70 +266,22 @@ func TestMachineIsChecked(t *testing.T) {
 	}
 }
 
-// An interruption asks a program to end, so that it can leave its work in order.
-func TestInterruptionAsks(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		if until(t.Context(), func() (bool, error) {
-			_, err := os.Stat(filepath.Join(dir, "began"))
-			return err == nil, nil
-		}) == nil {
-			cancel()
-		}
-	}()
-	out, err := (&Machine{}).run(ctx, "sh", "-c", `trap 'echo in order; exit 1' TERM; : >"$1/began"; while :; do sleep 0.1; done`, "sh", dir)
-	if err == nil || out != "in order\n" {
-		t.Errorf("got %q, %v, want that the program ended itself", out, err)
-	}
-}
-
 func TestContainerdIsRead(t *testing.T) {
 	t.Parallel()
-	rt, err := parseContainerd(dump16)
-	if err != nil || rt.socket != "/run/containerd/containerd.sock" || rt.cgroupDriver != "cgroupfs" || !slices.Equal(rt.pluginDirs, []string{"/usr/lib/cni"}) || rt.configDir != "/etc/cni/net.d" {
-		t.Errorf("got %+v, %v", rt, err)
+	for name, tc := range map[string]struct {
+		text string
+		want containerRuntime
+	}{
+		"1.6": {criConfig, containerRuntime{[]string{"/usr/lib/cni"}, defaultNetworkDir, "cgroupfs"}},
+		"2": {`{"cni":{"binDir":"","binDirs":["/opt/cni/bin","/usr/lib/cni"],"confDir":"/etc/cni/other.d"},"containerd":{"defaultRuntimeName":"crun",
+			"runtimes":{"crun":{"options":{"SystemdCgroup":true}},"runc":{"options":{"SystemdCgroup":false}}}}}`,
+			containerRuntime{[]string{"/opt/cni/bin", "/usr/lib/cni"}, "/etc/cni/other.d", "systemd"}},
+	} {
+		if got, err := parseCRI(tc.text); err != nil || !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, tc.want)
+		}
 	}
-	rt, err = parseContainerd(strings.Replace(dump16, "SystemdCgroup = false", "SystemdCgroup = true", 1))
-	if err != nil || rt.cgroupDriver != "systemd" {
-		t.Errorf("got %+v, %v, want the driver systemd", rt, err)
-	}
-	two := `version = 3
-disabled_plugins = []
-
-[grpc]
-  address = '/run/other.sock'
-
-[plugins]
-  [plugins.'io.containerd.cri.v1.runtime']
-    [plugins.'io.containerd.cri.v1.runtime'.cni]
-      bin_dirs = ['/opt/cni/bin', '/usr/lib/cni']
-      conf_dir = '/etc/cni/other.d'
-
-    [plugins.'io.containerd.cri.v1.runtime'.containerd]
-      default_runtime_name = 'crun'
-
-      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun.options]
-        SystemdCgroup = true
-
-      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-        SystemdCgroup = false
-`
-	rt, err = parseContainerd(two)
-	if err != nil || rt.socket != "/run/other.sock" || rt.cgroupDriver != "systemd" || !slices.Equal(rt.pluginDirs, []string{"/opt/cni/bin", "/usr/lib/cni"}) || rt.configDir != "/etc/cni/other.d" {
-		t.Errorf("containerd 2: got %+v, %v", rt, err)
-	}
-	_, err = parseContainerd(strings.Replace(dump16, "disabled_plugins = []", `disabled_plugins = ["cri"]`, 1))
-	wantError(t, err, "CRI plugin is disabled", "disabled_plugins", containerdConfig)
-	_, err = parseContainerd("version = 2\n")
-	wantError(t, err, "no CRI plugin")
-	// What is written here is what is read.
 	text := containerdText(true, "/usr/lib/cni")
-	rt, err = parseContainerd(text)
-	if err != nil || rt.cgroupDriver != "systemd" || !slices.Equal(rt.pluginDirs, []string{"/usr/lib/cni"}) {
-		t.Errorf("got %+v, %v", rt, err)
-	}
 	if !slices.ContainsFunc(addons.Images(addons.Settings{Version: "v1.2.3"}), func(image string) bool { return strings.Contains(text, fmt.Sprintf("sandbox_image = %q\n", image)) }) {
 		t.Errorf("the image of sandboxes is not in the list for nodes without internet:\n%s", text)
 	}

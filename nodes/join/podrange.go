@@ -3,7 +3,6 @@ package join
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"path"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Follow does what a kubelet does not. It gives the network of Pods the range of the Node: a Node that was deleted and
@@ -23,9 +21,6 @@ import (
 func Follow(ctx context.Context, m *Machine, o Options) error {
 	if err := m.supported(); err != nil {
 		return err
-	}
-	if o.Say == nil {
-		o.Say = func(string, ...any) {}
 	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		r, err := m.readRecord()
@@ -70,70 +65,29 @@ func (m *Machine) follow(ctx context.Context, r *record, o Options, n *corev1.No
 		return nil
 	}
 	i := slices.IndexFunc(r.Files, func(file string) bool { return path.Base(file) == networkName })
-	if i < 0 {
-		return errors.New("the record has no " + networkName)
+	if i < 0 || len(r.PodCIDRs) != len(n.Spec.PodCIDRs) {
+		return errors.New("the network of Pods cannot get the Node's range: remove the node, and join again")
 	}
-	cidrs := n.Spec.PodCIDRs
-	before, after := networkConfig(r.PodCIDRs), networkConfig(cidrs)
-	switch strings.TrimSpace(m.read(r.Files[i])) {
-	case strings.TrimSpace(before), strings.TrimSpace(after):
-	default:
-		if !slices.ContainsFunc(cidrs, func(cidr string) bool { return !strings.Contains(m.read(r.Files[i]), strconv.Quote(cidr)) }) {
-			after = m.read(r.Files[i]) + "\n"
-			break
-		}
-		return fmt.Errorf("%s was changed by hand, and the Node has the Pod addresses %s now: write them into it, or remove the node and join again", r.Files[i], strings.Join(cidrs, ","))
-	}
-	if err := m.put(r, file{r.Files[i], after, 0o644}); err != nil {
-		return err
-	}
-	ended, err := m.endStrays(ctx, r.Runtime, cidrs)
-	if err != nil {
-		return err
-	}
-	o.Say("Pods get addresses of %s now, as the Node says, instead of %s; %d that had others start again", strings.Join(cidrs, ","), strings.Join(r.PodCIDRs, ","), ended)
-	r.PodCIDRs = cidrs
-	return m.writeRecord(r)
-}
-
-// endStrays ends the Pods whose addresses are in none of the networks. A Pod in the host's network has none.
-func (m *Machine) endStrays(ctx context.Context, socket string, cidrs []string) (ended int, err error) {
-	var all []netip.Prefix
-	for _, cidr := range cidrs {
+	text := m.read(r.Files[i]) + "\n"
+	var networks []netip.Prefix
+	for k, cidr := range n.Spec.PodCIDRs {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		all = append(all, p)
+		networks = append(networks, p)
+		text = strings.ReplaceAll(text, strconv.Quote(r.PodCIDRs[k]), strconv.Quote(cidr))
 	}
-	conn, err := m.dialCRI(socket)
-	if err != nil {
-		return 0, err
+	if err := m.put(r, file{r.Files[i], text, 0o644}); err != nil {
+		return err
 	}
-	defer conn.Close()
-	cri := runtimeapi.NewRuntimeServiceClient(conn)
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	limited, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	list, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	ended, err := m.stopPods(limited, networks)
 	if err != nil {
-		return 0, fmt.Errorf("containerd does not say which Pods run: %w", err)
+		return err
 	}
-	for _, pod := range list.Items {
-		if pod.State != runtimeapi.PodSandboxState_SANDBOX_READY {
-			continue
-		}
-		status, err := cri.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.Id})
-		if err != nil {
-			continue // it has ended meanwhile
-		}
-		ip, err := netip.ParseAddr(status.GetStatus().GetNetwork().GetIp())
-		if err != nil || slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(ip) }) {
-			continue
-		}
-		if _, err := cri.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.Id}); err != nil {
-			return ended, fmt.Errorf("the Pod %s/%s could not be stopped: %w", pod.Metadata.GetNamespace(), pod.Metadata.GetName(), err)
-		}
-		ended++
-	}
-	return ended, nil
+	o.Say("Pods get addresses of %s now, as the Node says, instead of %s; %d that had others start again", strings.Join(n.Spec.PodCIDRs, ","), strings.Join(r.PodCIDRs, ","), ended)
+	r.PodCIDRs = n.Spec.PodCIDRs
+	return m.writeRecord(r)
 }

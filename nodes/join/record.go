@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/nodes/join/sshkeys"
 )
 
 // Where everything of a node is.
@@ -34,11 +35,8 @@ type record struct {
 	Server  string `json:"server"`
 	Node    string `json:"node"`
 	Version string `json:"version,omitempty"` // of the kubelet
-	// Files that were written. Before is the text of a file that was there, which comes back with
-	// the mode and owner in Attributes.
-	Files      []string              `json:"files,omitempty"`
-	Before     map[string]string     `json:"before,omitempty"`
-	Attributes map[string]attributes `json:"attributes,omitempty"`
+	// Files that were written. Their names are Karve's own, or there was no such file.
+	Files []string `json:"files,omitempty"`
 	// Packages that the join installed. A removal leaves them, and says so.
 	Packages []string `json:"packages,omitempty"`
 	// Runtime is containerd's socket.
@@ -49,14 +47,7 @@ type record struct {
 	// OwnServer: the server is on this machine, and its uninstaller removes the node, too.
 	OwnServer bool `json:"ownServer,omitempty"`
 	// SSH is what lets the server log in; nil: the join was without --ssh-user.
-	SSH *access `json:"ssh,omitempty"`
-}
-
-// attributes of a file that come back with its text.
-type attributes struct {
-	Mode fs.FileMode `json:"mode"`
-	UID  int         `json:"uid"`
-	GID  int         `json:"gid"`
+	SSH *sshkeys.Access `json:"ssh,omitempty"`
 }
 
 // readRecord returns nil if Karve did not make this machine a node.
@@ -95,9 +86,7 @@ type file struct {
 // put records files, and then places them.
 func (m *Machine) put(r *record, files ...file) error {
 	for _, f := range files {
-		if err := m.keep(r, f.path); err != nil {
-			return err
-		}
+		r.keep(f.path)
 	}
 	if err := m.writeRecord(r); err != nil {
 		return err
@@ -113,44 +102,18 @@ func (m *Machine) put(r *record, files ...file) error {
 	return nil
 }
 
-// keep adds a file to the record as it is now, so that takeBack brings it back.
-func (m *Machine) keep(r *record, path string) error {
-	if slices.Contains(r.Files, path) {
-		return nil
+// keep adds a file to the record, so that takeBack removes it.
+func (r *record) keep(path string) {
+	if !slices.Contains(r.Files, path) {
+		r.Files = append(r.Files, path)
 	}
-	before, err := os.ReadFile(m.path(path))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err == nil {
-		info, err := os.Stat(m.path(path))
-		if err != nil {
-			return err
-		}
-		if r.Before == nil {
-			r.Before, r.Attributes = map[string]string{}, map[string]attributes{}
-		}
-		uid, gid := ownerOf(info)
-		r.Before[path], r.Attributes[path] = string(before), attributes{info.Mode().Perm(), uid, gid}
-	}
-	r.Files = append(r.Files, path)
-	return nil
 }
 
 // takeBack undoes put.
 func (m *Machine) takeBack(r *record) error {
 	var wrong []error
 	for _, path := range r.Files {
-		if before, ok := r.Before[path]; ok {
-			old := r.Attributes[path]
-			if err := os.MkdirAll(m.path(filepath.Dir(path)), 0o755); err != nil { // somebody may have removed the package
-				wrong = append(wrong, err)
-				continue
-			}
-			wrong = append(wrong, atomicfile.Write(m.path(path), []byte(before), old.Mode), os.Chown(m.path(path), old.UID, old.GID))
-		} else if err := os.Remove(m.path(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			wrong = append(wrong, err)
-		}
+		wrong = append(wrong, removeIfThere(m.path(path)))
 	}
 	return errors.Join(wrong...)
 }

@@ -8,14 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
-	"time"
-
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/nodes/join/sshkeys"
 )
 
 // Remove undoes Join. It ends the Pods of this machine, and leaves all other containers alone.
@@ -30,18 +26,32 @@ func Remove(ctx context.Context, m *Machine, say func(string, ...any)) error {
 	if r == nil {
 		return errNoNode
 	}
-	return m.remove(ctx, r, say)
+	return m.undo(ctx, r, say)
 }
 
-// remove does everything that it can, and keeps the record if something failed, so that it can be
-// tried again.
-func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any)) error {
+// undo undoes the steps of a join, the last one first. It ends at the first failure, and keeps the record, so that it
+// goes on there when it is tried again.
+func (m *Machine) undo(ctx context.Context, r *record, say func(string, ...any)) error {
+	for _, s := range slices.Backward(steps) {
+		if s.undo != nil {
+			if err := s.undo(m, ctx, r, say); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeKubelet ends the kubelet and its Pods, and removes what they had.
+func (m *Machine) removeKubelet(ctx context.Context, r *record, _ func(string, ...any)) error {
 	if err := m.stopService(ctx); err != nil {
 		return fmt.Errorf("the kubelet could not be stopped: %w", err)
 	}
-	// In this order: containers hold mounts, and the network is taken down with a Pod.
-	if err := m.endPods(ctx, r.Runtime); err != nil {
-		return err
+	// In this order: containers hold mounts, and the network is taken down with a Pod. Without containerd, nothing knows its Pods.
+	if r.Runtime != "" && m.has("containerd") {
+		if err := m.endPods(ctx); err != nil {
+			return err
+		}
 	}
 	if err := m.unmount(ctx, kubeletDir); err != nil {
 		return err
@@ -52,21 +62,38 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 	}
 	// The kubelet makes it, empty, for plugins of volumes that an administrator may put there.
 	for dir := "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"; dir != "/usr/libexec"; dir = filepath.Dir(dir) {
-		wrong = append(wrong, m.removeEmpty(dir))
+		_ = os.Remove(m.path(dir))
 	}
 	if m.exists("/sys/class/net/" + bridge) {
 		_, err := m.run(ctx, "ip", "link", "delete", bridge)
 		wrong = append(wrong, err)
 	}
-	hadService := m.exists(systemdUnit)
-	if hadService {
-		wrong = append(wrong, m.stopSlice(ctx))
+	_, _ = m.run(ctx, "systemctl", "stop", "kubepods.slice") // the empty control groups that a kubelet leaves; without systemd's driver, there are none
+	return errors.Join(wrong...)
+}
+
+// withdraw takes the server's keys away. If the user is gone, the keys went along.
+func (m *Machine) withdraw(ctx context.Context, r *record, _ func(string, ...any)) error {
+	if r.SSH == nil || len(r.SSH.Lines) == 0 {
+		return nil
 	}
+	account, err := sshkeys.Find(r.SSH.User)
+	if errors.Is(err, sshkeys.ErrNoUser) {
+		return nil
+	} else if err == nil {
+		err = account.Remove(ctx, r.SSH.Lines)
+	}
+	if err != nil {
+		return fmt.Errorf("the server's key could not be taken away: %w: repair that, and try again", err)
+	}
+	return nil
+}
+
+// removeFiles puts files back as they were, and lets services read what they have now.
+func (m *Machine) removeFiles(ctx context.Context, r *record, _ func(string, ...any)) error {
+	hadService := m.exists(kubeletUnit)
 	configured := slices.Contains(r.Files, containerdConfig) && m.exists(containerdConfig)
-	if slices.Contains(r.Files, openrcScript) {
-		wrong = append(wrong, removeIfThere(m.path(openrcLog)))
-	}
-	wrong = append(wrong, m.takeBack(r), m.withdraw(ctx, r.SSH, say), removeIfThere(m.path(kubeconfigFile)))
+	wrong := []error{m.takeBack(r), removeIfThere(m.path(kubeconfigFile))}
 	if hadService {
 		_, err := m.run(ctx, "systemctl", "daemon-reload")
 		wrong = append(wrong, err)
@@ -74,34 +101,19 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 	if configured && m.has("containerd") {
 		wrong = append(wrong, m.restart(ctx, "containerd")) // with its own configuration
 	}
-	if err := errors.Join(wrong...); err != nil {
-		return err
-	}
 	for _, dir := range []string{"/etc/cni/net.d", "/etc/cni", "/etc/containerd"} {
-		if err := m.removeEmpty(dir); err != nil {
-			return err
-		}
+		_ = os.Remove(m.path(dir)) // unless something is in it
 	}
+	return errors.Join(wrong...)
+}
+
+// removeRecord ends a removal.
+func (m *Machine) removeRecord(_ context.Context, r *record, say func(string, ...any)) error {
 	m.sweep(0)
 	if err := os.RemoveAll(m.path(configDir)); err != nil {
 		return err
 	}
 	m.sayPackages(r, say)
-	return nil
-}
-
-// podSlice is the control group in which a kubelet makes those of its Pods. It leaves them all.
-const podSlice = "kubepods.slice"
-
-// stopSlice removes the control groups of Pods, which are empty. Without systemd's driver, there are none
-// of that name.
-func (m *Machine) stopSlice(ctx context.Context) error {
-	for _, tree := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/systemd/"} { // of version 2, and 1
-		if m.exists(tree + podSlice) {
-			_, err := m.run(ctx, "systemctl", "stop", podSlice)
-			return err
-		}
-	}
 	return nil
 }
 
@@ -123,29 +135,10 @@ func (m *Machine) removeDir(dir string) error {
 			wrong = append(wrong, os.RemoveAll(filepath.Join(m.path(dir), e.Name())))
 		}
 	}
-	if err := errors.Join(wrong...); err != nil {
-		return err
+	if info, err := os.Lstat(m.path(dir)); err == nil && info.IsDir() {
+		_ = os.Remove(m.path(dir))
 	}
-	if info, err := os.Lstat(m.path(dir)); err != nil || info.Mode()&fs.ModeSymlink != 0 {
-		return err
-	}
-	if err := os.Remove(m.path(dir)); err != nil && !emptyDir(m.path(dir)) {
-		return err
-	}
-	return nil
-}
-
-func emptyDir(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	return err == nil && !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() != lostFound })
-}
-
-// removeEmpty removes a file, or a directory that is empty.
-func (m *Machine) removeEmpty(path string) error {
-	if err := removeIfThere(m.path(path)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 func removeIfThere(path string) error {
@@ -153,72 +146,6 @@ func removeIfThere(path string) error {
 		return err
 	}
 	return nil
-}
-
-// endPods asks containerd to stop and remove every Pod that a kubelet made. It knows which those
-// are: containers of docker, and of containerd's other namespaces, are none. CNI takes down the
-// network of each. Containers outlive a containerd that was stopped, so it is started for this.
-func (m *Machine) endPods(ctx context.Context, socket string) error {
-	if socket == "" {
-		return nil // the join did not get as far as a Pod
-	}
-	if !m.has("containerd") && !m.listens(socket) {
-		return nil // it was removed, and nothing else knows its Pods
-	}
-	if err := m.startContainerd(ctx, socket); err != nil {
-		return fmt.Errorf("some Pods may still run, which only containerd can end: %w: repair it, and try again", err)
-	}
-	conn, err := m.dialCRI(socket)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	cri := runtimeapi.NewRuntimeServiceClient(conn)
-	ctx, cancel := context.WithTimeout(ctx, longestGrace+3*time.Minute)
-	defer cancel()
-	stopContainers(ctx, cri)
-	list, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		return fmt.Errorf("containerd does not say which Pods run: %w: repair it, or end them yourself, and try again", err)
-	}
-	for _, pod := range list.Items {
-		name := pod.Metadata.GetNamespace() + "/" + pod.Metadata.GetName()
-		if _, err := cri.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.Id}); err != nil {
-			return fmt.Errorf("the Pod %s could not be stopped: %w", name, err)
-		}
-		if _, err := cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.Id}); err != nil {
-			return fmt.Errorf("the Pod %s could not be removed: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// gracePeriod is the annotation by which the kubelet remembers a Pod's terminationGracePeriodSeconds.
-const gracePeriod = "io.kubernetes.pod.terminationGracePeriod"
-
-// longestGrace is how long a container may take to end at most.
-const longestGrace = 2 * time.Minute
-
-// stopContainers ends all containers of Pods at the same time, each with the grace period of its
-// Pod, as a kubelet does. Stopping a Pod as a whole kills what is left, so no error matters here.
-func stopContainers(ctx context.Context, cri runtimeapi.RuntimeServiceClient) {
-	list, err := cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-	}})
-	if err != nil {
-		return
-	}
-	var all sync.WaitGroup
-	for _, container := range list.Containers {
-		all.Go(func() {
-			grace := int64(30) // Kubernetes' default
-			if n, err := strconv.ParseInt(container.Annotations[gracePeriod], 10, 64); err == nil && n >= 0 {
-				grace = min(n, int64(longestGrace/time.Second))
-			}
-			_, _ = cri.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: container.Id, Timeout: grace})
-		})
-	}
-	all.Wait()
 }
 
 // unmount unmounts the volumes of Pods. A directory is only removed when nothing is mounted in it:

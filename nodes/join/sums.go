@@ -29,22 +29,20 @@ func ParseSigned(value string) (bool, error) {
 	return false, fmt.Errorf("KARVE_REQUIRE_SIGNATURE %s: want yes or no", value)
 }
 
-// sumOfFile returns the SHA-256 that the file Options.Kubelet must have; empty: any. The path is that of the
-// cluster's kubelet.
-func (o Options) sumOfFile(path string) (string, error) {
-	if o.KubeletSHA256 == "" && o.Signed {
-		return o.signedSum(path)
-	}
-	return o.KubeletSHA256, nil
-}
-
-// sumOfDownload returns the SHA-256 that the kubelet of a path must have. A mirror does not vouch for itself.
-func (o Options) sumOfDownload(ctx context.Context, path string) (string, error) {
-	if o.KubeletSHA256 != "" {
+// wantedSum returns the SHA-256 that a kubelet must have: the user's, that in this program, or the one that Kubernetes publishes. A
+// mirror does not vouch for itself; a file needs no witness unless Signed is set, and then empty stands for any. The path is
+// that of the cluster's kubelet.
+func (o Options) wantedSum(ctx context.Context, path string) (string, error) {
+	embedded := embeddedSum(o.embedded, path)
+	switch {
+	case o.KubeletSHA256 != "":
 		return o.KubeletSHA256, nil
-	}
-	if sum := embeddedSum(o.embedded, path); sum != "" || o.Signed {
-		return o.signedSum(path)
+	case o.Kubelet != "" && !o.Signed:
+		return "", nil
+	case embedded != "":
+		return embedded, nil
+	case o.Signed:
+		return "", fmt.Errorf("KARVE_REQUIRE_SIGNATURE is set, but this Karve has no checksum of the kubelet %s: take the release of Karve that the server runs, or give the checksum with --kubelet-sha256", path)
 	}
 	const remedy = "give the checksum with --kubelet-sha256"
 	url := strings.TrimSuffix(o.official, "/") + "/" + path + ".sha256"
@@ -64,14 +62,6 @@ func (o Options) sumOfDownload(ctx context.Context, path string) (string, error)
 		return "", fmt.Errorf("%s is not a checksum: %s", url, remedy)
 	}
 	return sum, nil
-}
-
-// signedSum returns the sum in this program.
-func (o Options) signedSum(path string) (string, error) {
-	if sum := embeddedSum(o.embedded, path); sum != "" {
-		return sum, nil
-	}
-	return "", fmt.Errorf("KARVE_REQUIRE_SIGNATURE is set, but this Karve has no checksum of the kubelet %s: take the release of Karve that the server runs, or give the checksum with --kubelet-sha256", path)
 }
 
 // embeddedSum finds the sum of a path in lines of sha256sum.

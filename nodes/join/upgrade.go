@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/nodes/join/ask"
 )
 
 // Upgrade replaces the kubelet by that of the cluster's version, or by Options.Kubelet. Pods keep
@@ -48,21 +51,16 @@ func Upgrade(ctx context.Context, m *Machine, o Options) error {
 		return err
 	}
 	v, err := client.Discovery().ServerVersion()
-	if notAccepted(err) {
+	if ask.NotAccepted(err) {
 		return errors.New(gone(r, err))
 	} else if err != nil {
-		return explainConnection(o.Server, err)
+		return ask.Explain(o.Server, err)
 	}
 	version, err := utilversion.ParseSemantic(v.GitVersion)
 	if err != nil {
 		return fmt.Errorf("%s has the version %q: %w", o.Server, v.GitVersion, err)
 	}
-	if o.Server != r.Server {
-		if err := m.moveTo(ctx, r, o, client); err != nil {
-			return err
-		}
-	}
-	if err := m.takeDNS(ctx, r, o, client); err != nil {
+	if err := m.upgrade(ctx, r, o, client, version); err != nil {
 		return err
 	}
 	if n, err := m.ownNode(ctx, r); err == nil {
@@ -73,103 +71,125 @@ func Upgrade(ctx context.Context, m *Machine, o Options) error {
 	if err := m.takeAuthorities(ctx, r, o); err != nil {
 		o.Warn("whether the cluster has replaced its authorities is not known: %v", err)
 	}
-	if plain := fmt.Sprintf("v%d.%d.%d", version.Major(), version.Minor(), version.Patch()); o.Kubelet == "" && r.Version == plain {
+	return nil
+}
+
+// upgrade gives the kubelet what is new: its server's address, the cluster's DNS and its program. If it does not become Ready with
+// these, they are put back. The record is last: if this is interrupted, the next attempt does all of it.
+func (m *Machine) upgrade(ctx context.Context, r *record, o Options, client kubernetes.Interface, version *utilversion.Version) error {
+	var back []func() error
+	var news []string
+	replace := func(path string, text []byte, mode fs.FileMode) error {
+		old, err := os.ReadFile(m.path(path))
+		if err != nil {
+			return err
+		}
+		back = append(back, func() error { return atomicfile.Write(m.path(path), old, mode) })
+		return atomicfile.Write(m.path(path), text, mode)
+	}
+	change := func() error {
+		if o.Server != r.Server {
+			text, err := m.movedTo(o.Server)
+			if err == nil {
+				err = replace(kubeconfigFile, text, 0o600)
+			}
+			if err != nil {
+				return err
+			}
+			news = append(news, "the kubelet's server is "+o.Server+" now")
+		}
+		if text, dns, err := m.withDNS(ctx, o, client); err != nil {
+			return err
+		} else if text != "" {
+			if err := replace(kubeletConfig, []byte(text), 0o644); err != nil {
+				return err
+			}
+			news = append(news, fmt.Sprintf("the kubelet gives new Pods the cluster's DNS %v now; Pods that run keep what they have", dns))
+		}
+		if plain := fmt.Sprintf("v%d.%d.%d", version.Major(), version.Minor(), version.Patch()); o.Kubelet == "" && r.Version == plain {
+			return nil
+		}
+		stage, err := m.makeStage()
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(stage)
+		k, err := m.fetchKubelet(ctx, o, version, stage)
+		if err != nil {
+			return err
+		}
+		old := m.path(kubeletFile) + ".old"
+		if err := removeIfThere(old); err != nil {
+			return err
+		}
+		if err := os.Link(m.path(kubeletFile), old); err != nil {
+			return err
+		}
+		back = append(back, func() error { return atomicfile.Rename(old, m.path(kubeletFile)) })
+		r.Version = k.version
+		news = append(news, "the kubelet is "+k.version+" now")
+		return atomicfile.Rename(k.file, m.path(kubeletFile))
+	}
+	err := change()
+	if err == nil && len(news) == 0 {
 		o.Say("the kubelet is %s already, as the server", r.Version)
 		return nil
 	}
-	stage, err := m.stage()
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(stage)
-	k, err := m.fetchKubelet(ctx, o, version, stage)
-	if err != nil {
-		return err
-	}
-	old := stage + "/old"
-	if err := os.Link(m.path(kubeletFile), old); err != nil {
-		return err
-	}
-	if err := os.Rename(k.file, m.path(kubeletFile)); err != nil {
-		return err
-	}
-	err = m.restartKubelet(ctx, client, r.Node, k.version, o.Timeout)
 	if err == nil {
-		r.Version = k.version
-		o.Say("the kubelet is %s now", k.version)
-		return m.writeRecord(r)
+		err = m.restartKubelet(ctx, client, r.Node, r.Version, o.Timeout)
+		if err != nil {
+			err = fmt.Errorf("the kubelet %s was not Ready within %s (%w): it runs again as before. %s", r.Version, o.Timeout, err, m.logHint(context.WithoutCancel(ctx)))
+		}
 	}
-	back := errors.Join(os.Rename(old, m.path(kubeletFile)), m.restart(context.WithoutCancel(ctx), "karve-node"))
-	if back != nil {
-		return fmt.Errorf("the kubelet %s was not Ready within %s, and the earlier one could not be started again (%w): %w", k.version, o.Timeout, back, err)
-	}
-	return fmt.Errorf("the kubelet %s was not Ready within %s (%w): the earlier one runs again. %s", k.version, o.Timeout, err, m.logHint(context.WithoutCancel(ctx)))
-}
-
-// moveTo gives the kubelet another address of its server, which has answered there.
-func (m *Machine) moveTo(ctx context.Context, r *record, o Options, client kubernetes.Interface) error {
-	config, err := clientcmd.LoadFromFile(m.path(kubeconfigFile))
 	if err != nil {
+		for _, undo := range slices.Backward(back) {
+			err = errors.Join(err, undo())
+		}
+		if len(back) > 0 {
+			err = errors.Join(err, m.restart(context.WithoutCancel(ctx), "karve-node"))
+		}
 		return err
-	}
-	for _, c := range config.Clusters {
-		c.Server = o.Server
-	}
-	text, err := clientcmd.Write(*config)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(m.path(kubeconfigFile), text, 0o600); err != nil {
-		return err
-	}
-	// The record is last: if this is interrupted, the next attempt does all of it.
-	if err := m.restartKubelet(ctx, client, r.Node, r.Version, o.Timeout); err != nil {
-		return fmt.Errorf("the kubelet was told that its server is %s, and was not Ready within %s (%w): try again. %s", o.Server, o.Timeout, err, m.logHint(context.WithoutCancel(ctx)))
 	}
 	r.Server = o.Server
-	o.Say("the kubelet's server is %s now", r.Server)
-	return m.writeRecord(r)
+	for _, text := range news {
+		o.Say("%s", text)
+	}
+	return errors.Join(m.writeRecord(r), removeIfThere(m.path(kubeletFile)+".old"))
+}
+
+// movedTo is the kubelet's kubeconfig with another address of its server, which has answered there.
+func (m *Machine) movedTo(server string) ([]byte, error) {
+	config, err := clientcmd.LoadFromFile(m.path(kubeconfigFile))
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range config.Clusters {
+		c.Server = server
+	}
+	return clientcmd.Write(*config)
 }
 
 // dnsOf returns the addresses of the cluster's DNS in a KubeletConfiguration.
 func dnsOf(config map[string]any) []any { all, _ := config["clusterDNS"].([]any); return all }
 
-// takeDNS gives the kubelet the cluster's DNS if it has none: the node may have joined before there was one. What
-// somebody has set on this machine stays.
-func (m *Machine) takeDNS(ctx context.Context, r *record, o Options, client kubernetes.Interface) error {
-	cluster, err := readKubelet(ctx, client, o.Server)
+// withDNS is the kubelet's configuration with the cluster's DNS, if it has none: the node may have joined before there was one. What
+// somebody has set on this machine stays. It is empty if nothing changes.
+func (m *Machine) withDNS(ctx context.Context, o Options, client kubernetes.Interface) (text string, dns []any, err error) {
+	cluster, err := ask.KubeletConfig(ctx, client, o.Server)
 	if err != nil {
 		o.Warn("whether the cluster has a DNS by now is not known: %v", err)
-		return nil
-	}
-	old, err := os.ReadFile(m.path(kubeletConfig))
-	if err != nil {
-		return err
+		return "", nil, nil
 	}
 	var config map[string]any
-	if err := yaml.Unmarshal(old, &config); err != nil || config == nil {
-		return fmt.Errorf("%s has no KubeletConfiguration (%v): repair it", kubeletConfig, err)
+	if err := yaml.Unmarshal([]byte(m.read(kubeletConfig)), &config); err != nil || config == nil {
+		return "", nil, fmt.Errorf("%s has no KubeletConfiguration (%v): repair it", kubeletConfig, err)
 	}
-	dns := dnsOf(cluster)
-	if len(dns) == 0 || len(dnsOf(config)) > 0 {
-		return nil
+	if dns = dnsOf(cluster); len(dns) == 0 || len(dnsOf(config)) > 0 {
+		return "", nil, nil
 	}
 	config["clusterDNS"] = dns
-	text, err := kubeletText(config)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(m.path(kubeletConfig), []byte(text), 0o644); err != nil {
-		return err
-	}
-	if err := m.restartKubelet(ctx, client, r.Node, r.Version, o.Timeout); err != nil {
-		finishing := context.WithoutCancel(ctx)
-		hint := m.logHint(finishing)
-		back := errors.Join(atomicfile.Write(m.path(kubeletConfig), old, 0o644), m.restart(finishing, "karve-node"))
-		return errors.Join(fmt.Errorf("the kubelet was given the cluster's DNS %v, and was not Ready within %s (%w): its configuration is as it was. %s", dns, o.Timeout, err, hint), back)
-	}
-	o.Say("the kubelet gives new Pods the cluster's DNS %v now; Pods that run keep what they have", dns)
-	return nil
+	text, err = kubeletText(config)
+	return text, dns, err
 }
 
 // restartKubelet waits until the new process reports that the node is Ready.
@@ -180,28 +200,21 @@ func (m *Machine) restartKubelet(ctx context.Context, client kubernetes.Interfac
 	began := time.Now()
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	last := "it has not asked for its Node"
-	err := until(waiting, func() (bool, error) {
+	return until(waiting, func() error {
 		n, err := client.CoreV1().Nodes().Get(waiting, node, metav1.GetOptions{})
 		if err != nil {
-			if waiting.Err() == nil {
-				last = err.Error()
-			}
-			return false, nil
+			return err
 		}
-		if got := n.Status.NodeInfo.KubeletVersion; got != version || !alive(n) {
-			last = fmt.Sprintf("the Node reports the kubelet %s, and Ready is %t", got, alive(n))
-			return false, nil
+		if got := n.Status.NodeInfo.KubeletVersion; got != version || !ask.Alive(n) {
+			return fmt.Errorf("the Node reports the kubelet %s, and Ready is %t", got, ask.Alive(n))
 		}
 		// The Node may still say what the old kubelet reported. The new one renews the Lease.
 		lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(waiting, node, metav1.GetOptions{})
-		last = "its Lease has not been renewed"
-		return err == nil && lease.Spec.RenewTime != nil && lease.Spec.RenewTime.After(began), nil
+		if err == nil && (lease.Spec.RenewTime == nil || !lease.Spec.RenewTime.After(began)) {
+			err = errors.New("its Lease has not been renewed")
+		}
+		return err
 	})
-	if err != nil {
-		return errors.New(last)
-	}
-	return nil
 }
 
 // State is what `karve node status` shows.
@@ -219,15 +232,12 @@ type State struct {
 	Files    []string `json:"files,omitempty"`
 }
 
-// renewal is the remedy if the cluster does not accept the kubelet's certificate.
-const renewal = "`karve token create --print-install-command` on the server prints a line which, run here, gets it another one, and Pods keep running"
-
-// gone says what to do where isGone is true.
+// gone says what to do if the Node was deleted, or its certificate is no longer accepted.
 func gone(r *record, err error) string {
 	if apierrors.IsNotFound(err) {
 		return fmt.Sprintf("the cluster no longer has the node %s: a restart of the kubelet (karve-node) registers it again. If it was removed for good: `karve node remove`", r.Node)
 	}
-	return fmt.Sprintf("the cluster does not accept the certificate of the node %s: %s", r.Node, renewal)
+	return fmt.Sprintf("the cluster does not accept the certificate of the node %s: %s", r.Node, ask.Renewal)
 }
 
 // Status asks the cluster about this machine.
@@ -247,12 +257,12 @@ func Status(ctx context.Context, m *Machine) (State, error) {
 	}
 	n, err := client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
 	switch {
-	case isGone(err):
+	case apierrors.IsNotFound(err), ask.NotAccepted(err):
 		s.Problem = gone(r, err)
 	case err != nil:
-		s.Problem = explainConnection(r.Server, err).Error()
+		s.Problem = ask.Explain(r.Server, err).Error()
 	default:
-		s.Ready = alive(n)
+		s.Ready = ask.Alive(n)
 		if strays(r, n) {
 			s.Range = fmt.Sprintf("Pods here get addresses of %s, but the Node has %s, and another node may get the former: `karve node upgrade`", strings.Join(r.PodCIDRs, ","), strings.Join(n.Spec.PodCIDRs, ","))
 		}

@@ -48,7 +48,7 @@ var homes = []struct {
 	reason string
 }{
 	{"k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/", []string{"command/token"}, "it links little of Kubernetes, and one command needs it"},
-	{"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin", []string{"command/token", "nodes/join"}, "it links little of Kubernetes, and both check the hash of a CA"},
+	{"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin", []string{"command/token", "nodes/join", "nodes/join/ask"}, "it links little of Kubernetes, and they check the hash of a CA"},
 	{"k8s.io/kubernetes/cmd/kubeadm/", []string{"nodes/addons", "bootstrap/kubeadm"}, "two packages know what kubeadm does"},
 	{"k8s.io/kubernetes/pkg/util/taints", []string{"nodes/join"}, "it links little of Kubernetes, and a node that joins needs it"},
 	{"k8s.io/kubernetes/pkg/api/v1/pod", []string{"simulate"}, "it links little of Kubernetes, and simulated nodes decide as kubelets do"},

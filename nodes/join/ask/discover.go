@@ -1,4 +1,6 @@
-package join
+// Package ask asks a cluster what a machine that joins it has to know, and trusts no answer before its signature and the
+// authorities are checked. It changes nothing.
+package ask
 
 import (
 	"bytes"
@@ -27,28 +29,42 @@ import (
 	"github.com/karve-k8s/karve/internal/clusterinfo"
 )
 
+// Questions are to a server, as a user of its nodes puts them.
+type Questions struct {
+	// Server is the URL of the API server.
+	Server string
+	// Token is a bootstrap token.
+	Token string
+	// CAHashes pin the authority of the server's certificate and that of its clients.
+	CAHashes []string
+	// Patience is how long the token may be unknown: the controller that signs cluster-info needs a moment after the
+	// token was created.
+	Patience time.Duration
+	// Say takes a line for the user.
+	Say func(format string, args ...any)
+}
+
 const clusterInfoPath = "/api/v1/namespaces/" + "kube-public" + "/configmaps/" + bootstrapapi.ConfigMapClusterInfo
 
-// signaturePatience is how long a token may be unknown: the controller that signs cluster-info
-// needs a moment after the token was created.
-const signaturePatience = 10 * time.Second
+// DefaultPatience is that of Questions.
+const DefaultPatience = 10 * time.Second
 
 // clockTolerance is how much the clocks may differ. Certificates for kubelets begin five minutes
 // before they are signed, so a clock that is further behind does not accept them.
 const clockTolerance = 4 * time.Minute
 
-// requestTimeout limits one request.
-const requestTimeout = 20 * time.Second
+// RequestTimeout limits one request.
+const RequestTimeout = 20 * time.Second
 
-// discover finds out which cluster the server has, as kubeadm's token discovery does: it reads the
+// Discover finds out which cluster the server has, as kubeadm's token discovery does: it reads the
 // ConfigMap cluster-info anonymously, checks its signature with the token and its CA with the
 // pinned hashes, and reads it again over a connection that is verified.
 //
 // It is stricter than kubeadm in one thing: where cluster-info has several CAs, the server's own
 // certificate has to come from a pinned one, and one of these has to vouch for the others. Otherwise a person with a stolen
 // token, or who may write cluster-info, could add a CA.
-func discover(ctx context.Context, o Options) (*cluster, error) {
-	first, err := readSigned(ctx, o)
+func (q Questions) Discover(ctx context.Context) (*Cluster, error) {
+	first, err := q.readSigned(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,53 +72,53 @@ func discover(ctx context.Context, o Options) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	pinned, err := pinnedCAs(ca, o.CAHashes)
+	pinned, err := pinnedCAs(ca, q.CAHashes)
 	if err != nil {
 		return nil, err
 	}
-	config := clientConfig(o.Server, pinned)
+	config := ClientConfig(q.Server, pinned)
 	anonymous, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
 	defer anonymous.CloseIdleConnections()
-	second, _, err := readClusterInfo(ctx, anonymous, o.Server)
+	second, _, err := readClusterInfo(ctx, anonymous, q.Server)
 	if err != nil {
 		return nil, err
 	}
 	if first != second.Data[bootstrapapi.KubeConfigKey] {
-		return nil, fmt.Errorf("%s: cluster-info is another one over a verified connection: somebody between this machine and the server changes it, or it has just changed. Try again, and look into this if it happens again", o.Server)
+		return nil, fmt.Errorf("%s: cluster-info is another one over a verified connection: somebody between this machine and the server changes it, or it has just changed. Try again, and look into this if it happens again", q.Server)
 	}
-	if ca, _, err = vouched(ca, pinned, o); err != nil {
+	if ca, _, err = q.Vouched(ca, pinned); err != nil {
 		return nil, err
 	}
-	config.BearerToken = o.Token
+	config.BearerToken = q.Token
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{server: o.Server, ca: ca, client: client}
+	c := &Cluster{Server: q.Server, CA: ca, Client: client}
 	return c, c.read(ctx)
 }
 
-// clientConfig is for requests without credentials to a server whose certificate ca has signed.
-func clientConfig(server string, ca []byte) *rest.Config {
+// ClientConfig is for requests without credentials to a server whose certificate ca has signed.
+func ClientConfig(server string, ca []byte) *rest.Config {
 	// Several requests of one join are no burst that a client should slow down.
-	return &rest.Config{Host: server, Timeout: requestTimeout, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, UserAgent: "karve-node", QPS: -1}
+	return &rest.Config{Host: server, Timeout: RequestTimeout, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, UserAgent: "karve-node", QPS: -1}
 }
 
 // readSigned returns the kubeconfig of cluster-info, whose signature is checked.
-func readSigned(ctx context.Context, o Options) (string, error) {
-	id, secret, _ := strings.Cut(o.Token, ".")
+func (q Questions) readSigned(ctx context.Context) (string, error) {
+	id, secret, _ := strings.Cut(q.Token, ".")
 	// The connection is not verified yet: the signature and the hash are what is.
 	client := &http.Client{
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Timeout:       requestTimeout,
+		Timeout:       RequestTimeout,
 	}
 	defer client.CloseIdleConnections()
-	for deadline := time.Now().Add(o.Patience); ; {
-		info, date, err := readClusterInfo(ctx, client, o.Server)
+	for deadline := time.Now().Add(q.Patience); ; {
+		info, date, err := readClusterInfo(ctx, client, q.Server)
 		if err != nil {
 			return "", err
 		}
@@ -113,13 +129,13 @@ func readSigned(ctx context.Context, o Options) (string, error) {
 		signature, ok := info.Data[bootstrapapi.JWSSignatureKeyPrefix+id]
 		switch {
 		case text == "":
-			return "", fmt.Errorf("%s: the ConfigMap cluster-info in kube-public has no kubeconfig: upgrade the server with install.sh", o.Server)
+			return "", fmt.Errorf("%s: the ConfigMap cluster-info in kube-public has no kubeconfig: upgrade the server with install.sh", q.Server)
 		case ok && jws.DetachedTokenIsValid(signature, text, id, secret):
 			return text, nil
 		case ok:
-			return "", fmt.Errorf("--token: %s knows a token %s, but with another secret: copy the whole token, or make a new one with `karve token create --print-install-command` on the server", o.Server, id)
+			return "", fmt.Errorf("--token: %s knows a token %s, but with another secret: copy the whole token, or make a new one with `karve token create --print-install-command` on the server", q.Server, id)
 		case time.Now().After(deadline):
-			return "", fmt.Errorf("--token: %s does not know the token %s; it has expired, was deleted, or is another cluster's: make a new one with `karve token create --print-install-command` on the server", o.Server, id)
+			return "", fmt.Errorf("--token: %s does not know the token %s; it has expired, was deleted, or is another cluster's: make a new one with `karve token create --print-install-command` on the server", q.Server, id)
 		}
 		if err := pause(ctx, time.Second); err != nil {
 			return "", err
@@ -135,12 +151,12 @@ func readClusterInfo(ctx context.Context, client *http.Client, server string) (*
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, time.Time{}, explainConnection(server, err)
+		return nil, time.Time{}, Explain(server, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if err != nil {
-		return nil, time.Time{}, explainConnection(server, err)
+		return nil, time.Time{}, Explain(server, err)
 	}
 	date, _ := http.ParseTime(response.Header.Get("Date"))
 	switch response.StatusCode {
@@ -213,8 +229,8 @@ func pinnedCAs(bundle []byte, hashes []string) ([]byte, error) {
 	return found.Bytes(), nil
 }
 
-// explainConnection says what to do about a request that got no answer.
-func explainConnection(server string, err error) error {
+// Explain says what to do about a request that got no answer.
+func Explain(server string, err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // the address is in our own text
 	}
@@ -227,7 +243,7 @@ func explainConnection(server string, err error) error {
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("--server %s: it does not accept the credentials: a token has expired or was deleted (make a new one with `karve token create --print-install-command` on the server), or the certificate of a node has expired or its authority was replaced ("+renewal+")", server)
+		return fmt.Errorf("--server %s: it does not accept the credentials: a token has expired or was deleted (make a new one with `karve token create --print-install-command` on the server), or the certificate of a node has expired or its authority was replaced ("+Renewal+")", server)
 	case errors.As(err, &name):
 		return fmt.Errorf("--server %s: the server's certificate is not valid for that name (%w): use a name that it has, or start the server with --tls-san %s", server, err, name.Host)
 	case errors.As(err, &unknown):
@@ -240,17 +256,21 @@ func explainConnection(server string, err error) error {
 	return fmt.Errorf("--server %s: no answer (%w): check the address, that the server runs, and that a firewall lets this machine reach it", server, err)
 }
 
+// Renewal is the remedy if the cluster does not accept the kubelet's certificate.
+const Renewal = "`karve token create --print-install-command` on the server prints a line which, run here, gets it another one, and Pods keep running"
+
+// NotAccepted tells whether a server and this node no longer know each other: the certificate has expired, or its authority was dropped.
+func NotAccepted(err error) bool {
+	unknown := x509.UnknownAuthorityError{}
+	return apierrors.IsUnauthorized(err) || errors.As(err, &unknown)
+}
+
 // pause waits, unless the context ends first.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return errors.New("interrupted")
-		}
-		return ctx.Err()
-	case <-timer.C:
+		return errors.New("interrupted")
+	case <-time.After(d):
 		return nil
 	}
 }
