@@ -268,34 +268,27 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		}
 	}
 
-	// What an earlier release applied for karve addons becomes the server's. What somebody else sets in an object that
-	// does not overwrite stays, and the file has failed.
-	former := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
-		"name": "former", "namespace": "default", "labels": map[string]any{"addons.karve/name": "coredns"}}, "data": map[string]any{"key": "1", "old": "1"}}}
-	configMaps := c.dynamic.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace("default")
-	if _, err := configMaps.Apply(t.Context(), "former", former, metav1.ApplyOptions{FieldManager: "karve-addons"}); err != nil {
-		t.Fatal(err)
-	}
+	// What somebody else sets in an object that does not overwrite stays, and the file has failed.
 	careful := func(value string) string {
-		return strings.Replace(manifest("", "former", value), "{name", "{annotations: {"+control.OverwriteAnnotation+": 'false'}, name", 1)
+		return strings.Replace(manifest("", "mixed", value), "{name", "{annotations: {"+control.OverwriteAnnotation+": 'false'}, name", 1)
 	}
-	place(t, dir, "former.yaml", careful("2"))
-	c.has(t, "default", "former", "2")
-	cm, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "former", metav1.GetOptions{})
-	if err != nil || cm.Data["old"] != "" || cm.Labels["applyset.kubernetes.io/part-of"] == "" || cm.Labels["addons.karve/name"] != "" {
-		t.Errorf("of an earlier release: got %v, %v, %v", cm.Data, cm.Labels, err)
+	place(t, dir, "mixed.yaml", careful("2"))
+	c.has(t, "default", "mixed", "2")
+	cm, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "mixed", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
 	cm.Data["key"] = "3"
 	if _, err := c.CoreV1().ConfigMaps("default").Update(t.Context(), cm, metav1.UpdateOptions{FieldManager: "somebody"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, all := c.applied(t); !strings.Contains(fmt.Sprint(all["former.yaml"].Problems), `conflict with "somebody" using v1: .data.key: put that into the file`) {
-		t.Errorf("somebody else's value: got %+v", all["former.yaml"])
+	if _, all := c.applied(t); !strings.Contains(fmt.Sprint(all["mixed.yaml"].Problems), `conflict with "somebody" using v1: .data.key: put that into the file`) {
+		t.Errorf("somebody else's value: got %+v", all["mixed.yaml"])
 	}
-	c.has(t, "default", "former", "3")
-	place(t, dir, "former.yaml", careful("3"))
-	if _, all := c.applied(t); all["former.yaml"].State != control.Applied {
-		t.Errorf("the same value: got %+v", all["former.yaml"])
+	c.has(t, "default", "mixed", "3")
+	place(t, dir, "mixed.yaml", careful("3"))
+	if _, all := c.applied(t); all["mixed.yaml"].State != control.Applied {
+		t.Errorf("the same value: got %+v", all["mixed.yaml"])
 	}
 
 	// Kubelets follow a DNS that a file describes.
@@ -327,7 +320,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		t.Error(err)
 	}
 	c.has(t, "default", "kept", "")
-	c.has(t, "default", "former", "")
+	c.has(t, "default", "mixed", "")
 	c.has(t, "shop", "goods", "")
 	c.has(t, "default", "theirs", "1")
 	eventually.Nil(t, "kubelet-config names no DNS", func() error {

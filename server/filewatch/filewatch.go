@@ -154,7 +154,7 @@ func (w *watcher) watch(f *follower) {
 	if w.notify == nil {
 		notify, err := w.open()
 		if err != nil {
-			w.tell(noWatcher(err))
+			w.tell(notWatched("files", err))
 			return
 		}
 		w.notify = notify

@@ -24,26 +24,16 @@ func steps(file string) []string {
 
 const later = "replaced certificates are noticed within a minute instead of at once"
 
-// held says that a limit of inotify is reached, and what helps.
-func held(what, limit string) string {
-	return fmt.Sprintf("%s, because this user's programs hold all inotify %s: raise the sysctl fs.inotify.%s, or end some of these programs", later, what, limit)
-}
-
-// noWatcher says why there is no watcher.
-func noWatcher(err error) string {
-	if errors.Is(err, syscall.EMFILE) {
-		return held("instances", "max_user_instances")
-	}
-	return fmt.Sprintf("%s: %v", later, err)
-}
-
-// notWatched says why a path is not watched; empty: it does not exist, of which the reader of the file tells.
+// notWatched says why a path is not watched, and what helps; empty: it does not exist, of which the reader of the file tells.
 func notWatched(path string, err error) string {
+	limit := "max_user_instances"
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ""
 	case errors.Is(err, syscall.ENOSPC):
-		return held("watches", "max_user_watches")
+		limit = "max_user_watches"
+	case !errors.Is(err, syscall.EMFILE):
+		return fmt.Sprintf("%s: watch %s: %v", later, path, err)
 	}
-	return fmt.Sprintf("%s: watch %s: %v", later, path, err)
+	return fmt.Sprintf("%s, because this user's programs hold all that inotify has: raise the sysctl fs.inotify.%s, or end some of these programs", later, limit)
 }

@@ -125,10 +125,6 @@ func (c *cluster) apply(ctx context.Context, d *desired) error {
 		return err
 	case found.GetDeletionTimestamp() != nil:
 		return errors.New("it is being deleted")
-	case adopt(found):
-		if found, err = client.Update(ctx, found, metav1.UpdateOptions{FieldManager: manager}); err != nil {
-			return err
-		}
 	}
 	labels := d.GetLabels()
 	delete(labels, partOfLabel)
@@ -150,36 +146,6 @@ func (c *cluster) apply(ctx context.Context, d *desired) error {
 		err = fmt.Errorf("%w: put that into the file, or leave the field out there", err)
 	}
 	return err
-}
-
-// Earlier releases applied kube-proxy and CoreDNS as this manager. The objects that they made have the label.
-const (
-	formerManager = "karve-addons"
-	formerLabel   = "addons.karve/name"
-)
-
-// adopt makes of an object that an earlier release applied one of the inventory's. It reports whether it has changed the object.
-func adopt(o *unstructured.Unstructured) bool {
-	fields, adopted := o.GetManagedFields(), false
-	for i, f := range fields {
-		if f.Operation != metav1.ManagedFieldsOperationApply {
-			continue
-		}
-		if f.Manager == manager {
-			return false // a file describes it already
-		} else if f.Manager == formerManager {
-			fields[i].Manager, adopted = manager, true
-		}
-	}
-	if !adopted {
-		return false
-	}
-	o.SetManagedFields(fields)
-	if labels := o.GetLabels(); labels[formerLabel] != "" {
-		labels[partOfLabel] = setID
-		o.SetLabels(labels)
-	}
-	return true
 }
 
 // find returns an object if the inventory has made it, and otherwise nil.
