@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -53,14 +54,9 @@ func runCheck(c *cli.Context) error {
 	// The configuration is checked last, because that is slow, and shown first.
 	all := append(checkConfig(c, config, err), check.Run(c.Context, looked)...)
 	err = output.Show(c, all, func(w io.Writer) {
-		in := output.Paint(c.App.Writer)
-		fmt.Fprintln(w, "CHECK\t"+in(output.Plain, "RESULT")+"\tFOUND\tWHAT TO DO")
+		fmt.Fprintln(w, "CHECK\tRESULT\tFOUND\tWHAT TO DO")
 		for _, f := range all {
-			do := f.Do
-			if do == "" {
-				do = "-"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, in(colours[f.Result], string(f.Result)), f.Found, do)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, f.Result, f.Found, cmp.Or(f.Do, "-"))
 		}
 	})
 	if failed := check.Failed(all); err == nil && failed > 0 {
@@ -68,8 +64,6 @@ func runCheck(c *cli.Context) error {
 	}
 	return err
 }
-
-var colours = map[check.Result]output.Colour{check.OK: output.Green, check.Warn: output.Yellow, check.Fail: output.Red, check.Unknown: output.Plain}
 
 // target is what a server with that configuration would use.
 func target(config server.Config) check.Target {

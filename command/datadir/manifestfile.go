@@ -12,7 +12,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/destination"
@@ -106,7 +105,7 @@ func (f ManifestFile) show(c *cli.Context, path string, all control.Manifests) e
 		return fmt.Errorf("%s is not among the server's manifests", path)
 	}
 	all.Strays = nil
-	describeManifests(all, func(name, format string, args ...any) { fmt.Fprintf(c.App.Writer, format+"\n", args...) }, output.Paint(c.App.Writer))
+	describeManifests(all, func(name, format string, args ...any) { fmt.Fprintf(c.App.Writer, format+"\n", args...) })
 	if all.Problem != "" || slices.ContainsFunc(all.Files, func(m control.Manifest) bool { return m.State == control.Failed }) {
 		return cli.Exit("", 1)
 	}

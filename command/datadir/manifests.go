@@ -75,7 +75,7 @@ func applyManifests(c *cli.Context) error {
 		}
 		err = output.Show(c, all, func(w io.Writer) {
 			line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
-			if describeManifests(*all, line, output.Paint(c.App.Writer)); all.Problem == "" && len(all.Files) == 0 {
+			if describeManifests(*all, line); all.Problem == "" && len(all.Files) == 0 {
 				line("manifests", "no files in %s", output.Printable(all.Dir))
 			}
 		})

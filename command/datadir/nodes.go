@@ -54,7 +54,7 @@ func (s *ServerStatus) readNodes(ctx context.Context) {
 const mostNodes = 50
 
 // nodesTable writes a line for each node, and for each lack.
-func (s *ServerStatus) nodesTable(w io.Writer, in paint) {
+func (s *ServerStatus) nodesTable(w io.Writer) {
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	if s.NodesUnknown != "" {
 		line("nodes", "unknown: %s", output.Printable(s.NodesUnknown))
@@ -71,14 +71,14 @@ func (s *ServerStatus) nodesTable(w io.Writer, in paint) {
 			line("nodes", "and %d more (karve status -o json shows all)", len(s.Nodes)-i)
 			break
 		}
-		state := in(output.Green, "ready")
+		state := "ready"
 		if !n.Ready {
-			state = in(output.Red, "not ready ("+output.Printable(n.Problem)+")")
+			state = "not ready (" + output.Printable(n.Problem) + ")"
 		}
 		line("node", "%s: %s, %s, %s", output.Printable(n.Name), state, orDash(output.Printable(n.Kubelet)), usageOf(n))
 	}
 	for _, l := range s.Lacks {
-		line("lacks", "%s (%s)", in(output.Yellow, output.Printable(l.What)), output.Printable(l.Do))
+		line("lacks", "%s (%s)", output.Printable(l.What), output.Printable(l.Do))
 	}
 }
 

@@ -119,7 +119,7 @@ ready, 3 if none runs, otherwise 4.`,
 			if err != nil {
 				return err
 			}
-			if err := output.Show(c, s, func(w io.Writer) { s.table(w, output.Paint(c.App.Writer)) }); err != nil {
+			if err := output.Show(c, s, func(w io.Writer) { s.table(w) }); err != nil {
 				return err
 			}
 			switch s.State {
@@ -286,43 +286,34 @@ func asked[T any](ctx context.Context, dir string, ask func(*control.Client, con
 }
 
 // describeManifests writes a line for each file, and one for each problem.
-func describeManifests(all control.Manifests, line func(name, format string, args ...any), in paint) {
+func describeManifests(all control.Manifests, line func(name, format string, args ...any)) {
 	if all.Problem != "" {
-		line("manifests", "%s", in(output.Red, output.Printable(all.Problem)))
+		line("manifests", "%s", output.Printable(all.Problem))
 	}
 	if text := all.InNoFile(); text != "" {
-		line("manifests", "%s", in(output.Yellow, output.Printable(text)))
+		line("manifests", "%s", output.Printable(text))
 	}
 	for _, f := range all.Files {
-		line("manifests", "%s: %s, objects: %d", output.Printable(f.File), in(colours[f.State], f.State), f.Objects)
+		line("manifests", "%s: %s, objects: %d", output.Printable(f.File), f.State, f.Objects)
 		for _, p := range f.Problems {
 			line("", "%s", output.Printable(p))
 		}
 	}
 }
 
-// colours are those of states of servers and manifests.
-var colours = map[string]output.Colour{
-	stateReady: output.Green, stateStarting: output.Yellow, stateNotReady: output.Yellow, stateStopped: output.Red, stateUnknown: output.Red,
-	control.Applied: output.Green, control.Failed: output.Red,
-}
-
-// paint is what colours a text.
-type paint = func(output.Colour, string) string
-
 // table writes the status for people, a line for each fact.
-func (s *ServerStatus) table(w io.Writer, in paint) {
-	s.serverTable(w, in)
-	s.nodesTable(w, in)
+func (s *ServerStatus) table(w io.Writer) {
+	s.serverTable(w)
+	s.nodesTable(w)
 }
 
-func (s *ServerStatus) serverTable(w io.Writer, in paint) {
+func (s *ServerStatus) serverTable(w io.Writer) {
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	state := s.State
 	if s.Problem != "" {
 		state += ": " + output.Printable(s.Problem)
 	}
-	line("state", "%s", in(colours[s.State], state))
+	line("state", "%s", state)
 	line("data directory", "%s", output.Printable(s.DataDir))
 	if s.PID != 0 {
 		line("process", "%d", s.PID)
@@ -359,13 +350,13 @@ func (s *ServerStatus) serverTable(w io.Writer, in paint) {
 		line("leader", "%s", l)
 	}
 	for _, n := range s.Notices {
-		line("notice", "%s", in(output.Yellow, output.Printable(n)))
+		line("notice", "%s", output.Printable(n))
 	}
 	for _, t := range s.Tunnels {
 		line("SSH tunnel", "%s", describeTunnel(t))
 	}
 	if s.Manifests != nil {
-		describeManifests(*s.Manifests, line, in)
+		describeManifests(*s.Manifests, line)
 	}
 	switch d := s.Datastore; {
 	case d != nil:
@@ -386,7 +377,7 @@ func (s *ServerStatus) serverTable(w io.Writer, in paint) {
 		line("last backup", "never")
 	}
 	if f := s.BackupFailure; f != nil {
-		line("backup failed", "%s: %s", f.Time.Local().Format(time.DateTime), in(output.Red, output.Printable(f.Problem)))
+		line("backup failed", "%s: %s", f.Time.Local().Format(time.DateTime), output.Printable(f.Problem))
 	}
 }
 

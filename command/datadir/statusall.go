@@ -66,10 +66,9 @@ func statusOfAll(c *cli.Context) error {
 		if len(states) == 0 {
 			return
 		}
-		in := output.Paint(c.App.Writer)
-		fmt.Fprintln(w, "DATA DIRECTORY\t"+in(output.Plain, "STATE")+"\tPROCESS\tSINCE\tADDRESS\tMEMORY\tVERSION")
+		fmt.Fprintln(w, "DATA DIRECTORY\tSTATE\tPROCESS\tSINCE\tADDRESS\tMEMORY\tVERSION")
 		for _, s := range states {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", output.Printable(s.DataDir), in(colours[s.State], s.State), s.PID, s.since(),
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", output.Printable(s.DataDir), s.State, s.PID, s.since(),
 				orDash(output.Printable(s.URL)), s.memory(), orDash(output.Printable(s.Version)))
 		}
 		for _, s := range states {

@@ -30,7 +30,7 @@ func New(w io.Writer, format, level string) (*logrus.Logger, error) {
 	logger.SetOutput(w)
 	switch strings.ToLower(format) {
 	case "text":
-		logger.SetFormatter(limited{textFormatter(Colours(w))})
+		logger.SetFormatter(limited{textFormatter(colours(w))})
 	case "json":
 		logger.SetFormatter(limited{&logrus.JSONFormatter{TimestampFormat: timestamp, DisableHTMLEscape: true}})
 	default:
@@ -54,8 +54,8 @@ func textFormatter(coloured bool) logrus.Formatter {
 	return escaping{&logrus.TextFormatter{ForceColors: true, FullTimestamp: true, TimestampFormat: "15:04:05"}}
 }
 
-// Colours reports whether w is a terminal that shows colours, and NO_COLOR (https://no-color.org) is not set.
-func Colours(w io.Writer) bool {
+// colours reports whether w is a terminal that shows colours, and NO_COLOR (https://no-color.org) is not set.
+func colours(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" &&
 		term.IsTerminal(int(f.Fd()))
