@@ -72,20 +72,12 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 		command.Flags = append(command.Flags, &cli.BoolFlag{Name: "all", Usage: "with --help: show all options"})
 	}
 	known := command.Flags
-	command.OnUsageError = func(c *cli.Context, err error, _ bool) error {
+	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
 		// An option after a command that does not exist is parsed as one of the command above.
 		if at := len(strings.Fields(name)); len(command.Subcommands) > 0 && len(args) > at && !strings.HasPrefix(args[at], "-") {
 			return noCommand(name, args[at], command.Subcommands)
 		}
-		problem := options.ExplainMistake(err, name, known)
-		if !options.Collects(command) {
-			return problem
-		}
-		rest, ok := options.Without(err, args, command)
-		if !ok {
-			return problem
-		}
-		return run(options.Mistaken(c.Context, problem), rest, c.App.Writer, c.App.ErrWriter)
+		return options.ExplainMistake(err, name, known)
 	}
 	command.BashComplete = completeWith(command, args)
 

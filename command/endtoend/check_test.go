@@ -63,7 +63,6 @@ func TestCheckBeforeTheFirstStart(t *testing.T) {
 		t.Errorf("karve check: got %q, want a table without the port that is off", table.stdout)
 	}
 	wantProblems(t, finish(t, command(t, "karve", "check", "--data-dir", dir, "-o", "yaml")), "want table or json")
-	wantFinding(t, findings(t, "--data-dir", dir, "--insecure-prot", "1"), "configuration", check.Fail, "did you mean --insecure-port?")
 }
 
 func TestCheckFindsWhatAStartWouldRefuse(t *testing.T) {

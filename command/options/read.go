@@ -5,12 +5,18 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server"
 )
+
+// Collects tells whether a command reads its options with [ReadFrom], which reports all mistakes in values together.
+func Collects(command *cli.Command) bool {
+	return slices.Contains([]string{"server", "check", "run"}, command.Name)
+}
 
 // Read is ReadFrom for a command that takes no arguments.
 func Read(c *cli.Context) (server.Config, error) {
@@ -27,7 +33,7 @@ func Read(c *cli.Context) (server.Config, error) {
 func ReadFrom(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
 	file, wrong := applyConfig(c, usual)
 	config, err := serverConfig(c)
-	problems := []error{mistakes(c.Context), wrong, err}
+	problems := []error{wrong, err}
 	if file != "" {
 		config.ConfigFile, _ = filepath.Abs(file) // fails in a working directory that is gone; then backups leave it out
 	}

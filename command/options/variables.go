@@ -87,11 +87,8 @@ func RefuseMisspelt(commands []*cli.Command) {
 			before := command.Before
 			command.Before = func(c *cli.Context) error {
 				err := CheckVariables(os.Environ(), options, c.App.ErrWriter)
-				if err != nil && Collects(command) {
-					c.Context, err = Mistaken(c.Context, err), nil
-				}
-				if before != nil {
-					err = errors.Join(err, before(c))
+				if err == nil && before != nil {
+					err = before(c)
 				}
 				return err
 			}
