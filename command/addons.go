@@ -77,13 +77,11 @@ func applyCommand(name, usage string, own ...cli.Flag) *cli.Command {
 		Before: options.FindDataDir,
 		Flags: append([]cli.Flag{
 			options.Config(), options.DataDir(),
-			&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir, for -o yaml"},
 		}, append(own,
 			&cli.StringFlag{Name: "image-repository", Usage: "`REPOSITORY` of the image, such as a mirror of " + addons.DefaultImageRepository},
 			&cli.StringFlag{Name: "image", Usage: "whole `NAME` of the image, with its tag"},
 			&cli.BoolFlag{Name: "force-conflicts", Usage: "replace an edited file, and overwrite once the fields that somebody else has set in the cluster"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: yaml prints the file, and changes nothing"},
-			&cli.BoolFlag{Name: "dry-run", Hidden: true}, // of earlier releases
 		)...),
 		Action: func(c *cli.Context) error { return applyAddon(c, name) },
 	}
@@ -91,7 +89,7 @@ func applyCommand(name, usage string, own ...cli.Flag) *cli.Command {
 
 // connectAddons returns a client for a server. explain adds to an error what a user can do about it.
 func connectAddons(c *cli.Context) (client kubernetes.Interface, explain func(error) error, err error) {
-	config, err := servers.Connect(c.String("data-dir"), c.String("kubeconfig"))
+	config, err := servers.Connect(c.String("data-dir"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -124,12 +122,6 @@ func readSettings(c *cli.Context) (addons.Settings, error) {
 	}
 	if c.IsSet("image") && c.IsSet("image-repository") {
 		problems = append(problems, errors.New("--image is the whole name of the image: leave out --image-repository"))
-	}
-	if c.Bool("dry-run") {
-		problems = append(problems, errors.New("--dry-run does not exist any more: -o yaml | karve kubectl diff -f - shows what would change"))
-	}
-	if c.String("kubeconfig") != "" && c.String("output") == "" {
-		problems = append(problems, errors.New("--kubeconfig is for -o yaml: the file is written on the machine of the server, so run the command there"))
 	}
 	return s, errors.Join(append(problems, s.Check())...)
 }

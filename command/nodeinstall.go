@@ -85,7 +85,7 @@ func installNode(c *cli.Context) error {
 // options of a join are ignored if the machine is its node already, because the same command upgrades; and there is
 // no token, unless the server does not accept the node's certificate any more.
 func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done func(), err error) {
-	config, err := servers.Connect(dir, "")
+	config, err := servers.Connect(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func serverFor(c *cli.Context, text []byte) (string, error) {
 	case wanted == "":
 		return "", nil
 	case wanted == advertised:
-		config, err := servers.Connect(dir, "")
+		config, err := servers.Connect(dir)
 		if err != nil {
 			return "", fmt.Errorf("--server %s: %w", advertised, err)
 		}

@@ -203,7 +203,7 @@ func TestAddonsWithoutAServer(t *testing.T) {
 		{"apply corends", []string{`there is no command "karve addons apply corends"; did you mean karve addons apply coredns?`}},
 		{"delete coredns", []string{`no command "karve addons delete": remove the addon's file…karve manifests prune`}},
 		{"list", []string{`no command "karve addons list": karve status`}},
-		{"apply coredns --dry-run --kubeconfig nope", []string{"--dry-run does not exist any more: -o yaml | karve kubectl diff", "--kubeconfig is for -o yaml"}},
+		{"apply coredns --dry-run", []string{"--dry-run; -o yaml | karve kubectl diff"}},
 		{"apply coredns kube-proxy", []string{`takes options only, got "kube-proxy"`}},
 		{"apply coredns --proxy-mode ipvs", []string{"there is no option --proxy-mode"}},
 		{"apply coredns --replicas 0 --image a --image-repository https://b -o json --data-dir " + empty, []string{"--replicas 0", "--image is the whole name", "--image-repository…https://b", `--output "json": want yaml`}},

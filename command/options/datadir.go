@@ -190,7 +190,7 @@ func ConfigFileWith(c *cli.Context, option string) string {
 
 // CheckDataDir returns an error if a command that needs a data directory has none, which would mean the working directory.
 func CheckDataDir(c *cli.Context) error {
-	if !slices.Contains(Names(c.Command.Flags), "data-dir") || c.String("data-dir") != "" || Collects(c.Command) || c.Bool("all") || c.IsSet("kubeconfig") {
+	if !slices.Contains(Names(c.Command.Flags), "data-dir") || c.String("data-dir") != "" || Collects(c.Command) || c.Bool("all") {
 		return nil
 	}
 	return server.NoDataDir()
@@ -206,7 +206,7 @@ func FindDataDir(c *cli.Context) error {
 }
 
 func findDataDir(c *cli.Context) error {
-	if err := ReadDataDir(c); err != nil || c.IsSet("data-dir") || c.IsSet("kubeconfig") {
+	if err := ReadDataDir(c); err != nil || c.IsSet("data-dir") {
 		return err
 	}
 	if _, err := os.Stat(c.String("data-dir")); !errors.Is(err, fs.ErrNotExist) {

@@ -52,6 +52,14 @@ var removed = map[string]string{
 	"approve-kubelet-serving": "karve kubectl certificate approve approves serving certificates, or an approver that runs in the cluster (docs/nodes.md#serving-certificates-of-kubelets)",
 }
 
+// gone are options of other commands of earlier releases, with what replaces them.
+var gone = map[string]string{
+	"dry-run":    "-o yaml | karve kubectl diff -f - shows what would change",
+	"groups":     "a token is for a machine that joins; others are Secrets of the type bootstrap.kubernetes.io/token",
+	"usages":     "a token is for a machine that joins; others are Secrets of the type bootstrap.kubernetes.io/token",
+	"kubeconfig": "run this on the server's machine",
+}
+
 // proposal is what to write for an option that does not exist: where upstream's options go, or the nearest of known. It is empty
 // if nothing is like it. written is an option as the user writes it.
 func proposal(name string, known []string, written func(option string) string) string {
@@ -66,6 +74,8 @@ func proposal(name string, known []string, written func(option string) string) s
 		case instead != "":
 			return instead
 		}
+	} else if gone[name] != "" {
+		return gone[name]
 	}
 	long := slices.DeleteFunc(slices.Clone(known), func(name string) bool { return len(name) == 1 })
 	if near := flags.Nearest(name, long); near != "" {

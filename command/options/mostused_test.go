@@ -8,7 +8,7 @@ import (
 // Every name in the tables of the help and of completion is that of an option.
 func TestNamesAreOptions(t *testing.T) {
 	t.Parallel()
-	names := append(Names(Server()), "output", "usages", "proxy-mode") // of other commands
+	names := append(Names(Server()), "output", "proxy-mode") // of other commands
 	for _, name := range mostUsedNames {
 		if !slices.Contains(names, name) {
 			t.Errorf("mostUsedNames: there is no option %s", name)

@@ -8,7 +8,6 @@ var fixedValues = map[string][]string{
 	"log-format":         {"text", "json"},
 	"log-level":          {"error", "warning", "info", "debug", "trace"},
 	"output":             {"table", "json"},
-	"usages":             {"signing", "authentication", "signing,authentication"},
 	"proxy-mode":         {"iptables", "nftables", "ipvs"},
 	"tls-min-version":    {"VersionTLS12", "VersionTLS13"},
 	"authorization-mode": {"Node", "RBAC", "Webhook", "ABAC", "AlwaysAllow", "AlwaysDeny"},

@@ -4,23 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// Connect returns the administrator's configuration for the server that runs in a data directory. If
-// kubeconfig is not empty, that file names the server instead. The error says which option or
+// Connect returns the administrator's configuration for the server that runs in a data directory. The error says which option or
 // command helps.
-func Connect(dir, kubeconfig string) (*rest.Config, error) {
-	if kubeconfig != "" {
-		return fromFile(kubeconfig)
-	}
+func Connect(dir string) (*rest.Config, error) {
 	config, err := Kubeconfig(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, None(dir)
@@ -38,29 +32,12 @@ func Connect(dir, kubeconfig string) (*rest.Config, error) {
 // Client returns a client of the administrator for the server that runs in a data directory. It has no rate limit: the
 // server limits.
 func Client(dir string) (kubernetes.Interface, error) {
-	config, err := Connect(dir, "")
+	config, err := Connect(dir)
 	if err != nil {
 		return nil, err
 	}
 	config.QPS = -1
 	return kubernetes.NewForConfig(config)
-}
-
-// fromFile reads a kubeconfig of the user's own. It does not pass on what the parser says, which may
-// quote the file.
-func fromFile(path string) (*rest.Config, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	if loaded, err := clientcmd.Load(text); err != nil || len(loaded.Clusters) == 0 {
-		return nil, fmt.Errorf("--kubeconfig: %s is not a kubeconfig with a cluster: name another file", path)
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig %s: %w", path, err)
-	}
-	return config, nil
 }
 
 // None is the error of a command that needs the server of a data directory, where no server answers or none has been started.

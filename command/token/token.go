@@ -80,8 +80,6 @@ func createCommand() *cli.Command {
 command line: leave TOKEN out unless something else has to know it before.`,
 		Flags: append(serverFlags(),
 			&cli.DurationFlag{Name: "ttl", Value: bootstraptoken.DefaultTokenDuration, Usage: "`DURATION` after which the token expires; 0 means never"},
-			&cli.StringFlag{Name: "usages", Value: strings.Join(bootstraptoken.DefaultTokenUsages, ","), Usage: "what the token is for: signing, authentication, or both, separated by a comma"},
-			&cli.StringFlag{Name: "groups", Value: strings.Join(bootstraptoken.DefaultTokenGroups, ","), Usage: "`GROUPS` that the token's holder is in, separated by commas. Each begins with " + bootstrapapi.BootstrapDefaultGroup + ":."},
 			&cli.StringFlag{Name: "description", Usage: "`TEXT` for people who list the tokens"},
 			&cli.BoolFlag{Name: "print-join-command", Usage: "print the command with which kubeadm joins a machine, instead of the token"},
 			&cli.BoolFlag{Name: "print-install-command", Usage: "print the command with which install.sh makes a machine a node, instead of the token"},
@@ -92,13 +90,11 @@ command line: leave TOKEN out unless something else has to know it before.`,
 }
 
 // serverFlags choose the server.
-func serverFlags() []cli.Flag {
-	return []cli.Flag{options.Config(), options.DataDir(), &cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than --data-dir does"}}
-}
+func serverFlags() []cli.Flag { return []cli.Flag{options.Config(), options.DataDir()} }
 
-// connect returns a client for the server that the options choose.
+// connect returns a client for the server of --data-dir.
 func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
-	config, err := servers.Connect(c.String("data-dir"), c.String("kubeconfig"))
+	config, err := servers.Connect(c.String("data-dir"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,10 +104,7 @@ func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
 }
 
 func create(c *cli.Context) error {
-	wanted, err := parse(c.Args().Slice(), request{
-		ttl: c.Duration("ttl"), usages: c.String("usages"), groups: c.String("groups"), groupsGiven: c.IsSet("groups"),
-		description: c.String("description"), join: c.Bool("print-join-command") || c.Bool("print-install-command"),
-	})
+	wanted, err := parse(c.Args().Slice(), c.Duration("ttl"), c.String("description"))
 	if err != nil {
 		return err
 	}
@@ -136,7 +129,7 @@ func create(c *cli.Context) error {
 				release = ""
 			}
 			line = to.install(*wanted.Token, os.Getenv("KARVE_DOWNLOAD_URL"), release)
-			if user := options.ConfiguredSSHUser(c); user != "" && c.String("kubeconfig") == "" { // the server of this configuration
+			if user := options.ConfiguredSSHUser(c); user != "" {
 				line += " --ssh-user " + shell.Quoted(user)
 			}
 		}
@@ -154,10 +147,7 @@ func create(c *cli.Context) error {
 
 // Temporary creates a token that joins a machine, and returns what deletes it.
 func Temporary(ctx context.Context, client kubernetes.Interface, ttl time.Duration, description string) (text string, remove func() error, err error) {
-	made, err := parse(nil, request{
-		ttl: ttl, usages: strings.Join(bootstraptoken.DefaultTokenUsages, ","), groups: strings.Join(bootstraptoken.DefaultTokenGroups, ","),
-		description: description, join: true,
-	})
+	made, err := parse(nil, ttl, description)
 	if err != nil {
 		return "", nil, err
 	}
@@ -172,66 +162,31 @@ func Temporary(ctx context.Context, client kubernetes.Interface, ttl time.Durati
 	}, nil
 }
 
-// request is what a user asked for.
-type request struct {
-	ttl            time.Duration
-	usages, groups string
-	groupsGiven    bool
-	description    string
-	join           bool // a machine is to join with it
-}
-
-// parse makes the token that was asked for. Its error joins all problems.
-func parse(args []string, r request) (*bootstraptoken.BootstrapToken, error) {
-	made := &bootstraptoken.BootstrapToken{Description: r.description, TTL: &metav1.Duration{Duration: r.ttl}}
+// parse makes the token that was asked for, for a machine that joins. Its error joins all problems.
+func parse(args []string, ttl time.Duration, description string) (*bootstraptoken.BootstrapToken, error) {
+	made := &bootstraptoken.BootstrapToken{Description: description, TTL: &metav1.Duration{Duration: ttl}}
+	bootstraptoken.SetDefaults_BootstrapToken(made)
 	var problems []error
-	text := ""
-	switch {
-	case len(args) == 1:
-		text = args[0]
-	case len(args) > 1:
-		problems = append(problems, errors.New("more than one TOKEN: create them one by one"))
-	}
-	if text == "" && len(args) == 0 {
+	switch len(args) {
+	case 0:
 		random, err := bootstraputil.GenerateBootstrapToken()
 		if err != nil {
 			return nil, err
 		}
-		text = random
-	}
-	if len(args) <= 1 {
+		args = []string{random}
+		fallthrough
+	case 1:
 		var err error
-		if made.Token, err = bootstraptoken.NewBootstrapTokenString(text); err != nil {
+		if made.Token, err = bootstraptoken.NewBootstrapTokenString(args[0]); err != nil {
 			problems = append(problems, errForm)
 		}
+	default:
+		problems = append(problems, errors.New("more than one TOKEN: create them one by one"))
 	}
-	if r.ttl < 0 || r.ttl > 0 && r.ttl < time.Second {
-		problems = append(problems, fmt.Errorf("--ttl %v: want at least 1s, or 0 for a token that never expires", r.ttl))
-	}
-	made.Usages = words(r.usages)
-	if err := bootstraputil.ValidateUsages(made.Usages); err != nil || len(made.Usages) == 0 {
-		problems = append(problems, fmt.Errorf("--usages %q: want %s, or both separated by a comma", r.usages, strings.Join(bootstrapapi.KnownTokenUsages, " or ")))
-	}
-	authenticates := slices.Contains(made.Usages, "authentication")
-	if made.Groups = words(r.groups); !authenticates && !r.groupsGiven {
-		made.Groups = nil // they are for requests with the token
-	}
-	for _, g := range made.Groups {
-		if bootstraputil.ValidateBootstrapGroupName(g) != nil {
-			problems = append(problems, fmt.Errorf("--groups: %q is not the name of such a group: want %s:NAME, with a NAME of letters a-z, digits, colons and hyphens", g, bootstrapapi.BootstrapDefaultGroup))
-		}
-	}
-	if len(made.Groups) > 0 && !authenticates {
-		problems = append(problems, errors.New("--groups: only a token with the usage authentication has groups: add that to --usages"))
-	}
-	if r.join && (!authenticates || !slices.Contains(made.Usages, "signing")) {
-		problems = append(problems, fmt.Errorf("--usages %s: a machine joins with a token for both signing and authentication", r.usages))
+	if ttl < 0 || ttl > 0 && ttl < time.Second {
+		problems = append(problems, fmt.Errorf("--ttl %v: want at least 1s, or 0 for a token that never expires", ttl))
 	}
 	return made, errors.Join(problems...)
-}
-
-func words(list string) []string {
-	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 func list(c *cli.Context) error {
