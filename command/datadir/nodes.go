@@ -13,28 +13,20 @@ import (
 	"github.com/karve-k8s/karve/command/servers"
 )
 
-// nodesTimeout limits each request about nodes. Package nodes has shorter limits for most.
-const nodesTimeout = askTimeout
-
-// readNodes asks the server in dir about its nodes, and the nodes about their usage.
+// readNodes asks the server in dir about its nodes.
 func readNodes(ctx context.Context, dir string) (*nodes.Report, error) {
 	config, err := servers.Kubeconfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	config.Timeout = nodesTimeout
+	config.Timeout = askTimeout
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer client.CloseIdleConnections()
-	server := nodes.Server{Client: client, URL: config.Host}
-	report, err := server.Read(ctx)
-	if err == nil {
-		server.ReadUsage(ctx, report)
-	}
-	return report, err
+	return nodes.Server{Client: client, URL: config.Host}.Read(ctx)
 }
 
 // readNodes adds the nodes to the status of a server that answers.
@@ -75,26 +67,9 @@ func (s *ServerStatus) nodesTable(w io.Writer) {
 		if !n.Ready {
 			state = "not ready (" + output.Printable(n.Problem) + ")"
 		}
-		line("node", "%s: %s, %s, %s", output.Printable(n.Name), state, orDash(output.Printable(n.Kubelet)), usageOf(n))
+		line("node", "%s: %s, %s", output.Printable(n.Name), state, orDash(output.Printable(n.Kubelet)))
 	}
 	for _, l := range s.Lacks {
 		line("lacks", "%s (%s)", output.Printable(l.What), output.Printable(l.Do))
 	}
-}
-
-// usageOf is the usage of a node, beside what Pods can use.
-func usageOf(n nodes.Node) string {
-	u := n.Usage
-	if u == nil {
-		return "usage unknown: " + output.Printable(n.Unknown)
-	}
-	cpu := fmt.Sprintf("CPU %.2f", float64(u.MilliCPU)/1000)
-	if n.MilliCPU > 0 {
-		cpu += fmt.Sprintf(" of %g (%d %%)", float64(n.MilliCPU)/1000, u.MilliCPU*100/n.MilliCPU)
-	}
-	memory := "memory " + mebi(u.Memory)
-	if n.Memory > 0 {
-		memory += fmt.Sprintf(" of %s (%d %%)", mebi(n.Memory), u.Memory*100/n.Memory)
-	}
-	return cpu + ", " + memory
 }

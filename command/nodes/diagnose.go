@@ -25,7 +25,6 @@ type facts struct {
 	configRead bool
 	dns        []service // of the cluster's DNS
 	clusterDNS []string  // in kubelet-config
-	pods       []pod     // not all, if there are many
 }
 
 type daemonSet struct {
@@ -45,17 +44,7 @@ type service struct {
 	counted  bool
 }
 
-// pod is what decides whose range its address is in.
-type pod struct {
-	Spec struct {
-		NodeName    string
-		HostNetwork bool
-	}
-	Status struct{ Phase, PodIP string }
-}
-
 const (
-	podPages      = 10 // of pageSize
 	proxyName     = "kube-proxy"
 	dnsLabel      = "k8s-app=kube-dns"
 	kubeletConfig = "kubelet-config"
@@ -67,8 +56,6 @@ var proxies = []string{"cilium", "kube-router", "antrea-agent", "ovnkube-node", 
 
 // facts reads what decides about lacks.
 func (s Server) facts(ctx context.Context, nodes []corev1.Node) *facts {
-	ctx, cancel := context.WithTimeout(ctx, allTimeout)
-	defer cancel()
 	f := &facts{nodes: nodes}
 	var v struct{ GitVersion string }
 	if s.get(ctx, "/version", &v) == nil {
@@ -86,29 +73,7 @@ func (s Server) facts(ctx context.Context, nodes []corev1.Node) *facts {
 		}
 	}
 	f.clusterDNS, f.configRead = s.clusterDNS(ctx)
-	if len(nodes) > 1 {
-		f.pods = s.pods(ctx)
-	}
 	return f
-}
-
-// pods returns the first pages of running Pods.
-func (s Server) pods(ctx context.Context) (all []pod) {
-	next := ""
-	for range podPages {
-		var page struct {
-			Metadata struct{ Continue string }
-			Items    []pod
-		}
-		if s.get(ctx, fmt.Sprintf("/api/v1/pods?fieldSelector=%s&limit=%d&continue=%s", url.QueryEscape("status.phase=Running"), pageSize, url.QueryEscape(next)), &page) != nil {
-			break
-		}
-		all = append(all, page.Items...)
-		if next = page.Metadata.Continue; next == "" {
-			break
-		}
-	}
-	return all
 }
 
 // countReady counts the ready endpoints of a Service.
@@ -154,7 +119,6 @@ func (s Server) clusterDNS(ctx context.Context) (addresses []string, known bool)
 func (f *facts) lacks() (all []Lack) {
 	add := func(do, format string, args ...any) { all = append(all, Lack{fmt.Sprintf(format, args...), do}) }
 	f.addNetwork(add)
-	f.addRanges(add)
 	f.addProxy(add)
 	f.addDNS(add)
 	f.addVersions(add)
@@ -182,40 +146,6 @@ func (f *facts) addNetwork(add func(do, format string, args ...any)) {
 	}
 	if len(withoutRange) > 0 {
 		add("the log of the server says why it assigns none, and --cluster-cidr names a range; a network plugin with addresses of its own needs none", "%s has no podCIDR: flannel and the bridge plugin need one", some(withoutRange))
-	}
-}
-
-// addRanges is about nodes whose Pods have addresses in another node's range: two Pods may have the same. Network
-// plugins that do kube-proxy's work as well may give addresses without looking at the ranges.
-func (f *facts) addRanges(add func(do, format string, args ...any)) {
-	if !f.daemonsRead || slices.ContainsFunc(f.daemonSets, func(d daemonSet) bool { return slices.Contains(proxies, d.Metadata.Name) }) {
-		return
-	}
-	owner := func(ip netip.Addr) string {
-		for _, n := range f.nodes {
-			for _, cidr := range n.Spec.PodCIDRs {
-				if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(ip) {
-					return n.Name
-				}
-			}
-		}
-		return ""
-	}
-	var wrong []string
-	for _, p := range f.pods {
-		ip, err := netip.ParseAddr(p.Status.PodIP)
-		if err != nil || p.Spec.HostNetwork || !slices.ContainsFunc(f.nodes, func(n corev1.Node) bool { return n.Name == p.Spec.NodeName }) {
-			continue
-		}
-		if of := owner(ip); of != "" && of != p.Spec.NodeName {
-			if text := p.Spec.NodeName + " (range of " + of + ")"; !slices.Contains(wrong, text) {
-				wrong = append(wrong, text)
-			}
-		}
-	}
-	if len(wrong) > 0 {
-		add("karve node upgrade on that machine, if karve node made it a node; otherwise give its network plugin the podCIDR of its Node",
-			"Pods have addresses in another node's podCIDR on %s: two Pods may have the same address", some(wrong))
 	}
 }
 
