@@ -7,11 +7,9 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
@@ -43,15 +41,17 @@ func statusOfAll(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	all := readAll(c.Context, running, time.Now())
-	if c.Context.Err() != nil {
-		return context.Cause(c.Context)
-	}
 	states := []*ServerState{} // [] in JSON, if there is none
 	code := 0
-	for _, s := range all {
-		if s.State == stateStopped {
-			continue // since it was found
+	for _, found := range running {
+		s, err := readState(c.Context, found.DataDir, time.Now())
+		switch {
+		case c.Context.Err() != nil:
+			return context.Cause(c.Context)
+		case err != nil: // any user can start a server
+			s = &ServerState{State: stateUnknown, Problem: err.Error(), DataDir: found.DataDir, PID: found.PID}
+		case s.State == stateStopped: // since it was found
+			continue
 		}
 		if s.State != stateReady {
 			code = exitNotReady
@@ -66,10 +66,9 @@ func statusOfAll(c *cli.Context) error {
 		if len(states) == 0 {
 			return
 		}
-		fmt.Fprintln(w, "DATA DIRECTORY\tSTATE\tPROCESS\tSINCE\tADDRESS\tMEMORY\tVERSION")
+		fmt.Fprintln(w, "DATA DIRECTORY\tSTATE\tPROCESS\tADDRESS\tVERSION")
 		for _, s := range states {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", output.Printable(s.DataDir), s.State, s.PID, s.since(),
-				orDash(output.Printable(s.URL)), s.memory(), orDash(output.Printable(s.Version)))
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", output.Printable(s.DataDir), s.State, s.PID, orDash(output.Printable(s.URL)), orDash(output.Printable(s.Version)))
 		}
 		for _, s := range states {
 			if s.Problem != "" {
@@ -81,58 +80,6 @@ func statusOfAll(c *cli.Context) error {
 		return cli.Exit("", code)
 	}
 	return err
-}
-
-// readAll reads the states of servers, in their order. It asks them at the same time: those that do not answer
-// take as long as one of them.
-func readAll(ctx context.Context, running []servers.Server, now time.Time) []*ServerState {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	states := make([]*ServerState, len(running))
-	configs := make([]*rest.Config, len(running))
-	for i, found := range running { // one by one, as each may need another identity of the process
-		states[i], configs[i] = readFound(found, now)
-	}
-	var wait sync.WaitGroup
-	for i, config := range configs {
-		if config == nil {
-			continue
-		}
-		wait.Go(func() {
-			if err := states[i].ask(ctx, config); err != nil {
-				states[i] = unknown(running[i], err)
-			}
-		})
-	}
-	wait.Wait()
-	return states
-}
-
-func unknown(found servers.Server, err error) *ServerState {
-	return &ServerState{State: stateUnknown, Problem: err.Error(), DataDir: found.DataDir, PID: found.PID}
-}
-
-// readFound reads the files of a server that nobody named. Any user can start one.
-func readFound(found servers.Server, now time.Time) (*ServerState, *rest.Config) {
-	s, config, err := readAsOwner(found.DataDir, now)
-	if err != nil {
-		return unknown(found, err), nil
-	}
-	return s, config
-}
-
-func (s *ServerState) since() string {
-	if s.Since == nil {
-		return "-"
-	}
-	return s.Since.Local().Format(time.DateTime)
-}
-
-func (s *ServerState) memory() string {
-	if s.Memory == nil || s.Memory.Anonymous == 0 {
-		return "-"
-	}
-	return mebi(s.Memory.Anonymous)
 }
 
 func orDash(text string) string {

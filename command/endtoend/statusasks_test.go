@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -135,34 +134,6 @@ func TestStatusThatIsInterrupted(t *testing.T) {
 	})
 	cmd.Env = append(cmd.Env, "KARVE_DATA_DIR="+dir)
 	wantProblems(t, finish(t, cmd), "karve: interrupt")
-}
-
-// Each of these servers answers when all have been asked. The one after the other would each be silent for as long as
-// a server may take.
-func TestServersAreAskedAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	const number = 3
-	var asked sync.WaitGroup
-	asked.Add(number)
-	var dirs []string
-	for range number {
-		var once sync.Once
-		dirs = append(dirs, runningAt(t, func(_ http.ResponseWriter, r *http.Request) {
-			once.Do(asked.Done)
-			all := make(chan struct{})
-			go func() { asked.Wait(); close(all) }()
-			select {
-			case <-all:
-			case <-r.Context().Done():
-			}
-		}))
-	}
-	found := statusOfAll(t, dirs...)
-	for _, dir := range dirs {
-		if s := found[dir]; s.State != "ready" {
-			t.Errorf("%s: got %+v, want that it is ready", dir, s)
-		}
-	}
 }
 
 // Root reads the directory of another user as that user: a link leads it to nothing of root's.
