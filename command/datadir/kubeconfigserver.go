@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -10,48 +11,26 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/servers"
 )
 
-// advertised is the value of --server that stands for the address that the server advertises.
-const advertised = "advertised"
-
 // serverFor returns the URL that --server asks for, else that of the server's --advertise-url, or
 // nothing. text is the admin's kubeconfig.
 func serverFor(c *cli.Context, text []byte) (string, error) {
 	wanted := c.String("server")
 	if wanted == "" && c.IsSet("server") {
-		return "", errors.New(`--server "": want a URL, HOST[:PORT], or ` + advertised)
+		return "", errors.New(`--server "": want a URL or HOST[:PORT]`)
+	} else if wanted == "advertised" { // of earlier releases
+		return "", errors.New("--server advertised: start the server with --advertise-url, or name its HOST")
 	}
-	dir := c.String("data-dir")
 	port, users, err := serversOf(text)
-	if err != nil && wanted != "" {
-		return "", fmt.Errorf("%s: %w", filepath.Join(dir, servers.KubeconfigName), err)
-	}
-	switch {
-	case (wanted == "" || wanted == advertised) && users != "":
-		wanted = users
-	case wanted == "":
+	if wanted = cmp.Or(wanted, users); wanted == "" {
 		return "", nil
-	case wanted == advertised:
-		config, err := servers.Connect(dir)
-		if err != nil {
-			return "", fmt.Errorf("--server %s: %w", advertised, err)
-		}
-		config.Timeout = askTimeout
-		client, err := kubernetes.NewForConfig(config)
-		if err != nil {
-			return "", err
-		}
-		found, err := servers.ReadAdvertised(c.Context, client)
-		if err != nil {
-			return "", fmt.Errorf("--server %s: %w", advertised, err)
-		}
-		wanted = found.Address
+	} else if err != nil {
+		return "", fmt.Errorf("%s: %w", filepath.Join(c.String("data-dir"), servers.KubeconfigName), err)
 	}
 	server, err := parseServer(wanted, port)
 	if err != nil {

@@ -62,9 +62,6 @@ func TestAdvertiseURL(t *testing.T) {
 		if got := server(read(copied)); got != url {
 			t.Errorf("the copy of --write-kubeconfig: got %s, want %s", got, url)
 		}
-		if got := server(karve(t, "kubeconfig", "--data-dir", dir, "--server", "advertised")); got != url {
-			t.Errorf("karve kubeconfig --server advertised: got %s, want %s", got, url)
-		}
 		if got := server(karve(t, "kubeconfig", "--data-dir", dir, "--server", "127.0.0.1")); got != p.url {
 			t.Errorf("karve kubeconfig --server 127.0.0.1: got %s, want %s", got, p.url)
 		}
