@@ -2,12 +2,10 @@ package check
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/datastore"
 )
 
 // slack is by how much a clock may be wrong without a finding.
@@ -23,9 +21,6 @@ func (h *host) clock(t Target) Finding {
 	const do = "set the clock, or let NTP do it; a start works anyway"
 	if least := certs.Reference(); now.Before(least.Add(-slack)) {
 		return found(check, Warn, do, "%s, but this program is from %s", text, least.UTC().Format(time.DateOnly))
-	}
-	if written := lastWritten(t); written.After(now.Add(slack)) {
-		return found(check, Warn, do, "%s, but the data directory was written at %s", text, written.UTC().Format("2006-01-02 15:04:05 MST"))
 	}
 	infos, err := certs.List(filepath.Join(t.DataDir, "certs"), now)
 	if err != nil {
@@ -48,20 +43,4 @@ func (h *host) clock(t Target) Finding {
 		return found(check, Warn, "set the clock if it is wrong; a start renews them", "%s; %d certificates have expired (%s)", text, len(ended), ended[0])
 	}
 	return found(check, OK, "", "%s", text)
-}
-
-// lastWritten returns when something was last written to the data directory; zero for a new
-// one.
-func lastWritten(t Target) time.Time {
-	var last time.Time
-	for _, path := range []string{
-		filepath.Join(t.DataDir, "lock"),
-		filepath.Join(t.StoreDir, datastore.EngineFile),
-		filepath.Join(t.StoreDir, datastore.EngineFile+"-wal"),
-	} {
-		if info, err := os.Stat(path); err == nil && info.ModTime().After(last) {
-			last = info.ModTime()
-		}
-	}
-	return last
 }

@@ -1,40 +1,11 @@
 package check
 
 import (
-	"errors"
-	"io/fs"
 	"strconv"
 	"strings"
 
 	"github.com/karve-k8s/karve/internal/memory"
 )
-
-// controlGroup checks the memory controller. The server itself needs it only for limits.
-// Raspberry Pi OS has it switched off, and a kubelet does not start then.
-func (h *host) controlGroup() Finding {
-	const missing = "for limits, and for a kubelet on this machine: boot with cgroup_enable=memory (Raspberry Pi: in /boot/firmware/cmdline.txt)"
-	if text, err := h.read("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		for controller := range strings.FieldsSeq(string(text)) {
-			if controller == "memory" {
-				return found("cgroup", OK, "", "v2, with the memory controller")
-			}
-		}
-		return found("cgroup", Warn, missing, "v2, without the memory controller")
-	}
-	text, err := h.read("/proc/cgroups")
-	if err != nil {
-		return notKnown("cgroup", err)
-	}
-	for line := range strings.Lines(string(text)) { // name, hierarchy, groups, enabled
-		if f := strings.Fields(line); len(f) == 4 && f[0] == "memory" && f[3] == "1" {
-			if _, err := fs.Stat(h.root, "sys/fs/cgroup/memory"); errors.Is(err, fs.ErrNotExist) {
-				return found("cgroup", Warn, missing, "the memory controller is not mounted")
-			}
-			return found("cgroup", Warn, "a kubelet on this machine wants v2: boot with systemd.unified_cgroup_hierarchy=1", "v1, with the memory controller")
-		}
-	}
-	return found("cgroup", Warn, missing, "v1, without the memory controller")
-}
 
 // easyMemory is how much should be free. With less, a start takes memory from other
 // programs, or the kernel ends one.

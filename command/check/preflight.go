@@ -41,8 +41,7 @@ type Target struct {
 	// StoreDir is the built-in datastore's directory. If it is empty, the datastore is
 	// another one, and Store names it.
 	StoreDir, Store string
-	// Look reads the database; [sqlitefile.ReadInfo] if nil. Beside a running server, only
-	// that server can do it.
+	// Look reads the database. Beside a running server, only that server can do it.
 	Look func(path string) (*sqlitefile.Info, error)
 	// Ports are the ports on which the server would listen.
 	Ports []Port
@@ -78,7 +77,6 @@ func (h *host) read(path string) ([]byte, error) { return fs.ReadFile(h.root, pa
 func Run(ctx context.Context, t Target) []Finding {
 	h := thisHost()
 	all := []Finding{
-		h.controlGroup(),
 		h.memory(t.MemoryLimit),
 		h.clock(t),
 	}

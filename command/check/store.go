@@ -23,11 +23,7 @@ func checkStore(t Target) Finding {
 		}
 		return found(check, OK, "", "none yet; a start creates it")
 	}
-	lookAt := t.Look
-	if lookAt == nil {
-		lookAt = sqlitefile.ReadInfo
-	}
-	look, err := lookAt(path)
+	look, err := t.Look(path)
 	switch {
 	case errors.Is(err, sqlitefile.ErrNewerSchema):
 		return found(check, Fail, "use the newer release, or restore a backup of this one", "%v", err)
