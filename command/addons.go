@@ -111,9 +111,6 @@ func readSettings(c *cli.Context) (addons.Settings, error) {
 		ImageRepository: strings.TrimSuffix(c.String("image-repository"), "/"), Image: c.String("image"), ProxyMode: c.String("proxy-mode"),
 	}
 	var problems []error
-	if format := c.String("output"); format != "" && format != "yaml" {
-		problems = append(problems, fmt.Errorf("--output %q: want yaml, or leave it out", format))
-	}
 	if n := c.Int("replicas"); c.IsSet("replicas") {
 		if n < 1 || n > addons.MostReplicas {
 			problems = append(problems, fmt.Errorf("--replicas %d: want a number from 1 to %d", n, addons.MostReplicas))
@@ -192,9 +189,6 @@ func awaitDNS(c *cli.Context, client kubernetes.Interface, serviceRange string, 
 }
 
 func listImages(c *cli.Context) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
 	images := addons.Images(addons.Settings{Version: version.Kubernetes, ImageRepository: strings.TrimSuffix(c.String("image-repository"), "/")})
 	return output.Show(c, images, func(w io.Writer) {
 		for _, image := range images {

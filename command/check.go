@@ -36,9 +36,6 @@ otherwise 1.`,
 }
 
 func runCheck(c *cli.Context) error {
-	if err := output.Check(c); err != nil { // before seconds of work
-		return err
-	}
 	config, err := options.Read(c)
 	if wrong := ownership.RefuseFIFOs(config.DataDir); wrong != nil {
 		return wrong

@@ -94,8 +94,10 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 		if err := options.CheckValues(c); err != nil {
 			return err
 		}
-		if len(command.Subcommands) == 0 && command.ArgsUsage == "" && !options.Collects(command) && c.Args().Present() {
-			return fmt.Errorf("%s takes options only, got %q", name, token.Shown(c.Args().First()))
+		if len(command.Subcommands) == 0 && !options.Collects(command) {
+			if err := checkArguments(name, command.ArgsUsage, c.Args().Slice()); err != nil {
+				return err
+			}
 		}
 		if before != nil {
 			if err := before(c); err != nil {
@@ -113,6 +115,24 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 			return nil
 		}
 	}
+}
+
+// checkArguments returns an error if a command, whose usage names its arguments, has others.
+func checkArguments(name, usage string, args []string) error {
+	what := strings.Trim(usage, "[]")
+	switch {
+	case usage == "" && len(args) > 0:
+		return fmt.Errorf("%s takes options only, got %q", name, token.Shown(args[0]))
+	case usage == "" || strings.ContainsAny(what, " .") && (len(args) > 0 || what != usage):
+		return nil
+	case strings.ContainsAny(what, " ."):
+		return fmt.Errorf("%s needs %s", name, usage)
+	case len(args) > 1 || what == usage && len(args) == 0:
+		return fmt.Errorf("%s takes one %s, got %d arguments", name, what, len(args))
+	case len(args) == 1 && args[0] == "":
+		return fmt.Errorf("%s takes one %s, got an empty argument", name, what)
+	}
+	return nil
 }
 
 // noCommand is the error for a command that does not exist, with the nearest that does.

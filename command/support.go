@@ -56,9 +56,7 @@ func supportCommand() *cli.Command {
 func writeSupport(c *cli.Context) error {
 	now := time.Now()
 	file := "karve-support-" + now.UTC().Format(directory.Stamp) + ".tar.gz"
-	if c.Args().Len() > 1 {
-		return fmt.Errorf("karve support takes one FILE, got %q", c.Args().Slice())
-	} else if c.Args().Present() {
+	if c.Args().Present() {
 		file = c.Args().First()
 	}
 	s := &support{ctx: c.Context, dir: datadir.Absolute(c.String("data-dir")), now: now}

@@ -93,9 +93,6 @@ func DatastoreFlags() []cli.Flag {
 }
 
 func create(c *cli.Context) error {
-	if c.Args().Len() != 1 || c.Args().First() == "" {
-		return fmt.Errorf("karve cluster-token create takes one FILE, got %d arguments", c.Args().Len())
-	}
 	file := c.Args().First()
 	setup.Umask()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -179,9 +176,6 @@ func ReadToken(c *cli.Context, option string) (token *membership.Token, err erro
 
 // read reads the files that the options name.
 func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, err error) {
-	if c.Args().Len() > 0 {
-		return nil, nil, nil, fmt.Errorf("karve cluster-token rotate takes no arguments, got %q", c.Args().First())
-	}
 	var problems []error
 	token := func(option string) *membership.Token {
 		t, err := ReadToken(c, option)

@@ -93,7 +93,7 @@ func databaseBackup() *cli.Command {
 		Description: "karve backup create writes a backup of the whole cluster, from which a lost machine can be\nrebuilt.",
 		Flags:       withDataDir(overwriteFlag()), Before: options.FindDataDir,
 		Action: func(c *cli.Context) error {
-			return createBackup(c, func(string) (string, error) { return oneFile(c) }, true)
+			return createBackup(c, nil, true)
 		},
 	}
 }
@@ -123,9 +123,6 @@ func createBackup(c *cli.Context, byDefault func(dir string) (string, error), da
 		return servers.None(dir)
 	}
 	name := c.Args().First()
-	if c.Args().Len() > 1 || c.Args().Present() && name == "" {
-		return fmt.Errorf("%s takes one FILE, got %d arguments", c.Command.HelpName, c.Args().Len())
-	}
 	var err error
 	if name == "" {
 		if name, err = byDefault(dir); err != nil {

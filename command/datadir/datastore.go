@@ -51,14 +51,6 @@ func Datastore() *cli.Command {
 	}
 }
 
-// oneFile is the argument of the commands that take one file.
-func oneFile(c *cli.Context) (string, error) {
-	if c.Args().Len() != 1 || c.Args().First() == "" {
-		return "", fmt.Errorf("karve datastore %s takes one FILE, got %d arguments", c.Command.Name, c.Args().Len())
-	}
-	return c.Args().First(), nil
-}
-
 // datastoreDir is the directory of the database, which need not exist.
 func datastoreDir(c *cli.Context) (string, error) {
 	return location.Dir(c.String("datastore-endpoint"), c.String("data-dir"))
@@ -120,7 +112,7 @@ func datastoreVerify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if v.OK || c.String("output") != "table" {
+	if v.OK || c.String("output") == "json" {
 		err = output.Show(c, v, func(w io.Writer) {
 			fmt.Fprintf(w, "%s is sound: %d rows, %d keys, revision %d\n", v.Path, v.Rows, v.Keys, v.Revision)
 		})
@@ -156,10 +148,7 @@ func stopped(c *cli.Context, body func(lock *directory.Lock, progress sqlitefile
 }
 
 func datastoreRestore(c *cli.Context) error {
-	file, err := oneFile(c)
-	if err != nil {
-		return err
-	}
+	file := c.Args().First()
 	f, err := os.Open(file) // before a data directory is created for nothing
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
@@ -253,10 +242,7 @@ func datastoreSalvage(c *cli.Context) error {
 }
 
 func datastoreImport(c *cli.Context) error {
-	file, err := oneFile(c)
-	if err != nil {
-		return err
-	}
+	file := c.Args().First()
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("import %s: %w", file, fs.ErrNotExist)

@@ -47,14 +47,7 @@ func Manifests() *cli.Command {
 	}
 }
 
-// ofRunning calls ask with the running server of the data directory, for a command with --output.
-func ofRunning(c *cli.Context, ask func(*control.Client) error) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
-	return withRunning(c, ask)
-}
-
+// withRunning calls ask with the running server of the data directory.
 func withRunning(c *cli.Context, ask func(*control.Client) error) error {
 	dir := Absolute(c.String("data-dir"))
 	if _, held, err := servers.Holder(dir); err != nil {
@@ -68,7 +61,7 @@ func withRunning(c *cli.Context, ask func(*control.Client) error) error {
 }
 
 func applyManifests(c *cli.Context) error {
-	return ofRunning(c, func(client *control.Client) error {
+	return withRunning(c, func(client *control.Client) error {
 		all, err := client.ApplyManifests(c.Context)
 		if err != nil {
 			return err
@@ -92,7 +85,7 @@ func pruneManifests(c *cli.Context) error {
 	if c.Bool("all") {
 		parameters = append(parameters, control.All)
 	}
-	return ofRunning(c, func(client *control.Client) error {
+	return withRunning(c, func(client *control.Client) error {
 		strays, err := client.PruneManifests(c.Context, nil, parameters...)
 		if err != nil {
 			return err

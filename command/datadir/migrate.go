@@ -24,9 +24,6 @@ import (
 )
 
 func datastoreMigrate(c *cli.Context) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
 	from, fromErr := migrationSource(c)
 	to, toErr := migrationTarget(c)
 	if err := errors.Join(fromErr, toErr, checkPrefix(c)); err != nil {

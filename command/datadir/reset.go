@@ -52,17 +52,12 @@ func Reset() *cli.Command {
 }
 
 func resetCluster(c *cli.Context) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
 	dir := Absolute(c.String("data-dir"))
 	if !Exists(dir) {
 		return servers.None(dir)
 	}
 	file, _ := asSnapshot(dir)
-	if c.Args().Len() > 1 {
-		return fmt.Errorf("karve reset takes one FILE, got %d arguments", c.Args().Len())
-	} else if c.Args().Present() {
+	if c.Args().Present() {
 		file = Absolute(c.Args().First())
 	}
 	from, err := os.Open(file) // as root, if this is root: the server's user may not be able to read it

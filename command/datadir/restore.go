@@ -33,11 +33,7 @@ type backupInfo struct {
 
 // withBackup opens the file that is the argument.
 func withBackup(c *cli.Context, body func(file string, f *os.File, open func() (io.ReadCloser, error)) error) error {
-	file, err := oneFile(c)
-	if err != nil {
-		return err
-	}
-	file = Absolute(file)
+	file := Absolute(c.Args().First())
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -56,9 +52,6 @@ func withBackup(c *cli.Context, body func(file string, f *os.File, open func() (
 }
 
 func verifyBackup(c *cli.Context) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
 	return withBackup(c, func(file string, f *os.File, open func() (io.ReadCloser, error)) error {
 		b := backupInfo{File: file, Sealed: isSealed(whole(f))}
 		if info, err := f.Stat(); err == nil {

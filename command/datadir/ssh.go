@@ -42,9 +42,6 @@ func SSH() *cli.Command {
 
 // forgetHostKey acts as the owner of the directory, so that the server can read and write the file afterwards.
 func forgetHostKey(c *cli.Context) error {
-	if c.Args().Len() != 1 || c.Args().First() == "" {
-		return errors.New("want one ADDRESS, as the error of the tunnel has it")
-	}
 	path := Absolute(cmp.Or(c.String("ssh-known-hosts"), filepath.Join(c.String("data-dir"), "ssh", "known_hosts")))
 	return ownership.Act(filepath.Dir(path), func() error {
 		keys := &tunnels.HostKeys{Path: path}

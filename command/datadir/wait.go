@@ -27,9 +27,6 @@ karve status finds it, and 1 after --timeout, with what was missing.`,
 		},
 		Before: options.FindDataDir,
 		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return fmt.Errorf("karve wait takes options only, got %q", c.Args().First())
-			}
 			ctx, cancel := context.WithTimeout(c.Context, c.Duration("timeout"))
 			defer cancel()
 			show := output.Report(c)

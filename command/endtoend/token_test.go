@@ -176,7 +176,7 @@ func TestTokenBadInput(t *testing.T) {
 		{"list abcdef.fedcba9876543210", []string{"takes options only, got \"abcdef.…\""}},
 		{"list -o yaml --data-dir " + stopped, []string{"--output…yaml…json"}},
 		{"list --data-dir " + stopped, []string{"no server runs in " + stopped}},
-		{"delete --data-dir " + stopped, []string{"needs a TOKEN"}},
+		{"delete --data-dir " + stopped, []string{"needs TOKEN|ID"}},
 		{"delete --data-dir " + stopped + " abcdef", []string{"no server runs in " + stopped}},
 		{"abcdef.fedcba9876543210", []string{"there is no command…abcdef.…"}},
 	} {

@@ -91,7 +91,7 @@ func Undefined(err error) (name string, ok bool) {
 }
 
 // CheckValues refuses text options whose value is --: that ends the options, and a value is
-// missing before it. It also refuses those that a shell should have expanded.
+// missing before it. It also refuses those that a shell should have expanded, and forms of output that a command does not have.
 func CheckValues(c *cli.Context) error {
 	for _, f := range c.Command.Flags {
 		name := f.Names()[0]
@@ -101,6 +101,9 @@ func CheckValues(c *cli.Context) error {
 			values = []string{c.String(name)}
 			if values[0] == "--" {
 				return needsValue(name, c.Command.Flags, "see karve "+c.Command.Name+" --help")
+			}
+			if name == "output" && values[0] != "" && !slices.Contains(Values(f), values[0]) {
+				return fmt.Errorf("--output %q: want %s", values[0], strings.Join(Values(f), " or "))
 			}
 		case *cli.StringSliceFlag:
 			values = c.StringSlice(name)

@@ -3,7 +3,6 @@ package output
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"text/tabwriter"
 
@@ -17,25 +16,12 @@ func Flag() cli.Flag {
 
 // Show writes value as JSON, or what table writes, as --output asks.
 func Show(c *cli.Context, value any, table func(io.Writer)) error {
-	if err := Check(c); err != nil {
-		return err
-	}
-	switch c.String("output") {
-	case "table":
+	if c.String("output") != "json" {
 		w := tabwriter.NewWriter(c.App.Writer, 0, 0, 3, ' ', 0)
 		table(w)
 		return w.Flush()
-	default:
-		encoder := json.NewEncoder(c.App.Writer)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(value)
 	}
-}
-
-// Check returns the error that Show would, for commands that work before they call Show.
-func Check(c *cli.Context) error {
-	if format := c.String("output"); format != "table" && format != "json" {
-		return fmt.Errorf("--output %q: want table or json", format)
-	}
-	return nil
+	encoder := json.NewEncoder(c.App.Writer)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
 }

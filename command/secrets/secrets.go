@@ -35,13 +35,7 @@ func Command() *cli.Command {
 	sub := func(name, usage, description string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, Description: description,
-			Flags: append(clustertoken.DatastoreFlags(), more...), Before: options.FindDataDir,
-			Action: func(c *cli.Context) error {
-				if c.Args().Len() > 0 {
-					return fmt.Errorf("karve secrets %s takes no arguments, got %q", name, c.Args().First())
-				}
-				return action(c)
-			},
+			Flags: append(clustertoken.DatastoreFlags(), more...), Before: options.FindDataDir, Action: action,
 		}
 	}
 	return &cli.Command{
@@ -287,9 +281,6 @@ type way struct {
 }
 
 func status(c *cli.Context) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
 	config, file, err := current(c)
 	if err != nil {
 		return err

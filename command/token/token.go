@@ -167,21 +167,16 @@ func parse(args []string, ttl time.Duration, description string) (*bootstraptoke
 	made := &bootstraptoken.BootstrapToken{Description: description, TTL: &metav1.Duration{Duration: ttl}}
 	bootstraptoken.SetDefaults_BootstrapToken(made)
 	var problems []error
-	switch len(args) {
-	case 0:
+	if len(args) == 0 {
 		random, err := bootstraputil.GenerateBootstrapToken()
 		if err != nil {
 			return nil, err
 		}
 		args = []string{random}
-		fallthrough
-	case 1:
-		var err error
-		if made.Token, err = bootstraptoken.NewBootstrapTokenString(args[0]); err != nil {
-			problems = append(problems, errForm)
-		}
-	default:
-		problems = append(problems, errors.New("more than one TOKEN: create them one by one"))
+	}
+	var err error
+	if made.Token, err = bootstraptoken.NewBootstrapTokenString(args[0]); err != nil {
+		problems = append(problems, errForm)
 	}
 	if ttl < 0 || ttl > 0 && ttl < time.Second {
 		problems = append(problems, fmt.Errorf("--ttl %v: want at least 1s, or 0 for a token that never expires", ttl))
@@ -190,9 +185,6 @@ func parse(args []string, ttl time.Duration, description string) (*bootstraptoke
 }
 
 func list(c *cli.Context) error {
-	if err := output.Check(c); err != nil {
-		return err
-	}
 	client, _, err := connect(c)
 	if err != nil {
 		return err
@@ -275,9 +267,6 @@ func remove(c *cli.Context) error {
 
 // parseIDs returns the IDs of tokens that are given whole or by their IDs.
 func parseIDs(args []string) (ids []string, err error) {
-	if len(args) == 0 {
-		return nil, errors.New("karve token delete needs a TOKEN, or " + idForm)
-	}
 	for _, arg := range args {
 		id := arg
 		if !bootstraputil.IsValidBootstrapTokenID(arg) {

@@ -52,7 +52,6 @@ func TestParse(t *testing.T) {
 		{"too long", []string{someToken + "0"}, time.Hour, []string{form}},
 		{"a line break", []string{someToken + "\n"}, time.Hour, []string{form}},
 		{"empty", []string{""}, time.Hour, []string{form}},
-		{"two tokens", []string{someToken, someToken}, time.Hour, []string{"more than one TOKEN"}},
 		{"for ever", nil, 0, nil},
 		{"negative", nil, -time.Second, []string{"--ttl -1s"}},
 		{"less than the expiration can say", []string{"x"}, time.Millisecond, []string{form, "--ttl 1ms"}},
