@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -17,7 +15,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
@@ -190,49 +187,29 @@ func (s *support) commands(c *cli.Context) {
 // api is what only a running server can tell.
 func (s *support) api() {
 	config, err := servers.Kubeconfig(s.dir)
-	var client *http.Client
+	var get servers.Getter
 	if err == nil {
-		config.Timeout = supportTime
-		client, err = rest.HTTPClientFor(config)
+		var done func()
+		if get, done, err = servers.NewGetter(s.dir, config); err == nil {
+			defer done()
+		}
 	}
 	if err != nil {
 		s.add("what the API tells", nil, err)
 		return
 	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	defer client.CloseIdleConnections()
 	for _, ask := range []struct{ file, path string }{
 		{"ready.txt", "/readyz?verbose"}, {"metrics.txt", "/metrics"}, {"goroutines.txt", "/debug/pprof/goroutine?debug=2"}, {"page.html", page.Path},
-		{"nodes.json", "/api/v1/nodes?limit=500"}, {"events.json", "/api/v1/events?limit=2000"},
 	} {
-		text, err := datadir.Fetch(s.ctx, client, config.Host+ask.path)
+		limited, cancel := context.WithTimeout(s.ctx, supportTime)
+		text, err := get(limited, ask.path)
+		cancel()
 		if text == nil && err != nil { // no answer: the other requests would fail as well
 			s.add("what the API tells", nil, err)
 			return
 		}
-		if err == nil && strings.HasSuffix(ask.file, ".json") {
-			text, err = withoutAnnotations(text)
-		}
 		s.add(ask.file, text, err)
 	}
-}
-
-// withoutAnnotations removes what users write into any object, such as the last applied configuration.
-func withoutAnnotations(text []byte) ([]byte, error) {
-	var list struct {
-		Metadata any              `json:"metadata"`
-		Items    []map[string]any `json:"items"`
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, err
-	}
-	for _, item := range list.Items {
-		if meta, ok := item["metadata"].(map[string]any); ok {
-			delete(meta, "annotations")
-			delete(meta, "managedFields")
-		}
-	}
-	return json.MarshalIndent(list, "", " ")
 }
 
 func (s *support) write(to io.Writer) error {

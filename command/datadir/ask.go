@@ -6,12 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
-	"net/http"
 	"net/url"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -23,10 +19,8 @@ import (
 	"github.com/karve-k8s/karve/command/servers"
 )
 
-const (
-	askTimeout  = 10 * time.Second // how long a server may take for all that a command asks
-	answerLimit = 8 << 20          // bytes of a response that are read
-)
+// askTimeout is how long a server may take for all that a command asks.
+const askTimeout = 10 * time.Second
 
 // readKubeconfig returns how to ask a running server, or nil while it starts. The server may be another user's, so
 // nothing is trusted that it would not write.
@@ -45,13 +39,12 @@ func (s *ServerState) readKubeconfig(dir string) (*rest.Config, error) {
 
 // ask asks a running server how it is, until ctx ends. It reads no file, and does not trust the answers.
 func (s *ServerState) ask(ctx context.Context, config *rest.Config) error {
-	client, err := rest.HTTPClientFor(config)
+	ask, done, err := servers.NewGetter(s.DataDir, config)
 	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(s.DataDir, servers.KubeconfigName), err)
+		return err
 	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	defer client.CloseIdleConnections()
-	get := func(path string) ([]byte, error) { return Fetch(ctx, client, config.Host+path) }
+	defer done()
+	get := func(path string) ([]byte, error) { return ask(ctx, path) }
 	s.State = stateReady
 	if text, err := get("/readyz?verbose"); err != nil {
 		s.State, s.Problem = stateNotReady, failedChecks(text, err, get)
@@ -77,24 +70,6 @@ func (s *ServerState) ask(ctx context.Context, config *rest.Config) error {
 		s.Leases[i].readHolder(get)
 	}
 	return nil
-}
-
-// Fetch returns what a running server answers; of an answer that is not 200 OK, the text and an error.
-func Fetch(ctx context.Context, client *http.Client, url string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return text, err
 }
 
 // failedChecks are the checks of /readyz?verbose that failed, or the error if text is no such

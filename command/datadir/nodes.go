@@ -4,42 +4,29 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-
-	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 )
 
-// readNodes asks the server in dir about its nodes.
-func readNodes(ctx context.Context, dir string) (*nodes.Report, error) {
-	config, err := servers.Kubeconfig(dir)
-	if err != nil {
-		return nil, err
-	}
-	config.Timeout = askTimeout
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, err
-	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	defer client.CloseIdleConnections()
-	return nodes.Server{Client: client, URL: config.Host}.Read(ctx)
-}
-
 // readNodes adds the nodes to the status of a server that answers.
 func (s *ServerStatus) readNodes(ctx context.Context) {
 	if s.URL == "" {
 		return
 	}
-	report, err := readNodes(ctx, s.DataDir)
+	config, err := servers.Kubeconfig(s.DataDir)
+	if err == nil {
+		var get servers.Getter
+		var done func()
+		if get, done, err = servers.NewGetter(s.DataDir, config); err == nil {
+			defer done()
+			s.Report, err = nodes.Read(ctx, get)
+		}
+	}
 	if err != nil {
 		s.NodesUnknown = err.Error()
-		return
 	}
-	s.Report = report
 }
 
 // mostNodes is how many nodes the table shows.

@@ -81,8 +81,8 @@ func TestStatusLimitsAnswersAndFollowsNone(t *testing.T) {
 	if s := status(t, dir, exitNotReady); s.State != "not ready" || !strings.Contains(s.Problem, "302") || followed.Load() {
 		t.Errorf("got %+v, followed: %v, want a server that is not ready because it redirects", s, followed.Load())
 	}
-	// 8 MiB, and what is on its way.
-	if n := sent.Load(); n < 8<<20 || n > 64<<20 {
+	// 16 MiB, and what is on its way.
+	if n := sent.Load(); n < 16<<20 || n > 64<<20 {
 		t.Errorf("of an answer without end, %d bytes were read", n)
 	}
 }

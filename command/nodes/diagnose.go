@@ -55,7 +55,7 @@ const (
 var proxies = []string{"cilium", "kube-router", "antrea-agent", "ovnkube-node", "calico-node"}
 
 // facts reads what decides about lacks.
-func (s Server) facts(ctx context.Context, nodes []corev1.Node) *facts {
+func (s server) facts(ctx context.Context, nodes []corev1.Node) *facts {
 	f := &facts{nodes: nodes}
 	var v struct{ GitVersion string }
 	if s.get(ctx, "/version", &v) == nil {
@@ -77,7 +77,7 @@ func (s Server) facts(ctx context.Context, nodes []corev1.Node) *facts {
 }
 
 // countReady counts the ready endpoints of a Service.
-func (s Server) countReady(ctx context.Context, to *service) {
+func (s server) countReady(ctx context.Context, to *service) {
 	var slices struct {
 		Items []struct {
 			Endpoints []struct {
@@ -101,7 +101,7 @@ func (s Server) countReady(ctx context.Context, to *service) {
 
 // clusterDNS is what machines that join with kubeadm are told. It is not known if there is no
 // kubelet-config: the nodes have then joined in another way.
-func (s Server) clusterDNS(ctx context.Context) (addresses []string, known bool) {
+func (s server) clusterDNS(ctx context.Context) (addresses []string, known bool) {
 	var config struct{ Data map[string]string }
 	if s.get(ctx, "/api/v1/namespaces/kube-system/configmaps/"+kubeletConfig, &config) != nil {
 		return nil, false

@@ -10,29 +10,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	nodeutil "k8s.io/component-helpers/node/util"
 
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/simulate"
 )
 
 const (
-	answerLimit = 16 << 20 // bytes of an answer that are read
-	pageSize    = 200      // nodes in one answer
-	causeLimit  = 300      // characters of a cause
+	pageSize   = 200 // nodes in one answer
+	causeLimit = 300 // characters of a cause
 )
 
-// Server is a running API server.
-type Server struct {
-	Client *http.Client // with an administrator's identity
-	URL    string
-}
+// server answers for a path.
+type server servers.Getter
 
 // Report is what the nodes are, and what they lack.
 type Report struct {
@@ -55,8 +48,9 @@ type Lack struct {
 	Do   string `json:"do"`
 }
 
-// Read asks the server about its nodes. Only the list of nodes can fail. Anything else that cannot be read is left out of the report.
-func (s Server) Read(ctx context.Context) (*Report, error) {
+// Read asks a server about its nodes. Only the list of nodes can fail. Anything else that cannot be read is left out of the report.
+func Read(ctx context.Context, get servers.Getter) (*Report, error) {
+	s := server(get)
 	all, err := s.list(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -79,7 +73,7 @@ func (s Server) Read(ctx context.Context) (*Report, error) {
 }
 
 // list returns all nodes, page by page.
-func (s Server) list(ctx context.Context) (all []corev1.Node, err error) {
+func (s server) list(ctx context.Context) (all []corev1.Node, err error) {
 	for next := ""; ; {
 		var page corev1.NodeList
 		if err := s.get(ctx, fmt.Sprintf("/api/v1/nodes?limit=%d&continue=%s", pageSize, url.QueryEscape(next)), &page); err != nil {
@@ -106,47 +100,15 @@ func describe(n *corev1.Node) Node {
 }
 
 // get decodes the answer of the API server for a path.
-func (s Server) get(ctx context.Context, path string, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
+func (s server) get(ctx context.Context, path string, into any) error {
+	text, err := s(ctx, path)
 	if err != nil {
 		return err
-	}
-	request.Header.Set("Accept", "application/json")
-	response, err := s.Client.Do(request)
-	if err != nil {
-		if inner := (*url.Error)(nil); errors.As(err, &inner) {
-			err = inner.Err // without the URL
-		}
-		return err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return errors.New(cause(response.Status, text))
 	}
 	if err := json.Unmarshal(text, into); err != nil {
 		return errors.New("the answer is not understood")
 	}
 	return nil
-}
-
-// cause is what an answer says about a failure.
-func cause(status string, text []byte) string {
-	var s metav1.Status
-	said := strings.TrimSpace(string(text))
-	if json.Unmarshal(text, &s) == nil && s.Message != "" {
-		said = s.Message
-	}
-	switch {
-	case said == "" || strings.HasSuffix(status, said):
-		return status
-	case s.Message != "":
-		return short(said)
-	}
-	return short(status + ": " + said)
 }
 
 // short is the beginning of a text.

@@ -1,10 +1,10 @@
 package nodes
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/simulate"
 )
 
@@ -38,21 +39,18 @@ func kubelet(version string) func(*corev1.Node) {
 
 const noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"
 
-// fakeServer answers paths. Any other is not found.
-func fakeServer(t *testing.T, answers map[string]string) Server {
-	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, ok := answers[r.URL.Path]
-		if page := r.URL.Query().Get("continue"); page != "" {
-			answer, ok = answers[r.URL.Path+" "+page]
+// answering is a server that has these answers, and no other.
+func answering(answers map[string]string) servers.Getter {
+	return func(_ context.Context, path string) ([]byte, error) {
+		at, query, _ := strings.Cut(path, "?")
+		if _, next, _ := strings.Cut(query, "continue="); next != "" {
+			at += " " + next
 		}
-		if !ok {
-			w.WriteHeader(http.StatusNotFound)
+		if answer, ok := answers[at]; ok {
+			return []byte(answer), nil
 		}
-		fmt.Fprint(w, answer)
-	}))
-	t.Cleanup(s.Close)
-	return Server{Client: s.Client(), URL: s.URL}
+		return nil, errors.New("not here")
+	}
 }
 
 func encode(t *testing.T, next string, nodes ...corev1.Node) string {
@@ -66,10 +64,10 @@ func encode(t *testing.T, next string, nodes ...corev1.Node) string {
 
 func TestRead(t *testing.T) {
 	simulated := node("simulated-0", func(n *corev1.Node) { n.Labels = map[string]string{simulate.NodeLabel: ""} })
-	report, err := fakeServer(t, map[string]string{
+	report, err := Read(t.Context(), answering(map[string]string{
 		"/api/v1/nodes":        encode(t, "second", node("a"), simulated),
 		"/api/v1/nodes second": encode(t, "", node("b", notReady(noNetwork))),
-	}).Read(t.Context())
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +132,7 @@ func TestLacks(t *testing.T) {
 			if tc.change != nil {
 				tc.change(answers)
 			}
-			got := fakeServer(t, answers).facts(t.Context(), []corev1.Node{tc.node}).lacks()
+			got := server(answering(answers)).facts(t.Context(), []corev1.Node{tc.node}).lacks()
 			if len(got) != len(tc.want) {
 				t.Fatalf("got %+v, want %q", got, tc.want)
 			}
