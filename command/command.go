@@ -52,7 +52,7 @@ func kubectlSetup() kubectl.Setup {
 	return kubectl.Setup{
 		UsualDirs:      options.UsualDataDirs(),
 		CheckListed:    options.CheckListed,
-		CheckVariables: func(names []string) error { return options.CheckVariables(os.Environ(), names, io.Discard) },
+		CheckVariables: func(names []string) error { return options.CheckVariables(os.Environ(), names) },
 	}
 }
 

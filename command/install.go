@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -249,9 +248,7 @@ func uninstall(c *cli.Context) error {
 		}
 	}
 	if !r.Purge && term.IsTerminal(int(os.Stdin.Fd())) {
-		fmt.Fprintf(c.App.Writer, "Remove the data in %s and the configuration as well? [y/N] ", r.Target())
-		answer, _ := bufio.NewReader(c.App.Reader).ReadString('\n')
-		r.Purge = slices.Contains([]string{"y", "Y", "yes"}, strings.TrimSpace(answer))
+		r.Purge = datadir.Yes(c, fmt.Sprintf("Remove the data in %s and the configuration as well?", r.Target()))
 	}
 	return r.Run(c.Context)
 }

@@ -3,7 +3,6 @@
 package clustertoken
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +36,6 @@ import (
 const (
 	newTokenFile = "new-cluster-token-file"
 	lost         = "lost"
-	etcdPrefix   = "etcd-prefix"
 )
 
 // timeout limits what rotate does in the datastore. Waiting for the datastore has its own limit.
@@ -88,7 +86,6 @@ func DatastoreFlags() []cli.Flag {
 		options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 		options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
 		options.ClusterTokenFile(),
-		&cli.StringFlag{Name: etcdPrefix, Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share (default: etcd-prefix in kube-apiserver-arg of the configuration file, or /registry)"},
 	}
 }
 
@@ -217,7 +214,7 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 		return err
 	}
 	configured, _ := options.ConfiguredEtcdPrefix(c)
-	prefix := apiserver.StoragePrefix([]string{etcdPrefix + "=" + cmp.Or(c.String(etcdPrefix), configured)})
+	prefix := apiserver.StoragePrefix([]string{"etcd-prefix=" + configured})
 	cluster := membership.Cluster{PrivateStorage: where.BuiltIn(), Prefix: prefix, Ways: apiserver.Ways}
 	if where.BuiltIn() { // the server that runs has it
 		var release func()

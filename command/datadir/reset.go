@@ -198,10 +198,15 @@ func Agree(c *cli.Context, what, refused string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return fmt.Errorf("standard input is no terminal, so nobody can confirm; use --yes for %s", what)
 	}
-	fmt.Fprintf(c.App.ErrWriter, "%s. Continue? [y/N] ", what)
-	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+	if !Yes(c, what+". Continue?") {
 		return errors.New(refused)
 	}
 	return nil
+}
+
+// Yes asks the user at the terminal.
+func Yes(c *cli.Context, question string) bool {
+	fmt.Fprint(c.App.ErrWriter, question, " [y/N] ")
+	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer)))
 }

@@ -79,9 +79,6 @@ func TestOptionsSetTheConfiguration(t *testing.T) {
 			value = "true"
 		}
 		args := []string{"--" + name + "=" + value}
-		if name == "insecure-any-user" && !server.OwnersKnown {
-			args = append(args, "--insecure-port=8080")
-		}
 		got, changed := reflect.ValueOf(read(args...)), []string(nil)
 		for i := range got.NumField() {
 			if field := got.Type().Field(i); field.IsExported() && !reflect.DeepEqual(got.Field(i).Interface(), reflect.ValueOf(before).Field(i).Interface()) {

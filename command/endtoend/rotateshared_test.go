@@ -192,7 +192,7 @@ func TestRotateSharedKeys(t *testing.T) {
 	watch.Go(func() { b.watch(watching, old) })
 	oldToken := b.token(0, old)
 	shared := func(args []string, more ...string) []string {
-		return append(slices.Concat(args, []string{"--data-dir", b.all[0].dir, "--datastore-endpoint", endpoint, "--etcd-prefix", "/shared", "--cluster-token-file", token}), more...)
+		return append(slices.Concat(args, []string{"--data-dir", b.all[0].dir, "--datastore-endpoint", endpoint, "--config", write(t, "config.yaml", "kube-apiserver-arg: [etcd-prefix=/shared]\n"), "--cluster-token-file", token}), more...)
 	}
 	rotateCA := []string{"certs", "rotate-ca"}
 	both := func(want string, more ...string) {

@@ -56,6 +56,10 @@ func Server() []cli.Flag {
 // table binds each option of Karve's own to a field of c. In a usage, the first sentence is what the short help
 // shows, and a word in backquotes stands for the value.
 func table(c *server.Config) []option {
+	insecurePort := 0
+	if server.OwnersKnown {
+		insecurePort = server.DefaultInsecurePort
+	}
 	return []option{
 		{Flag: Config()},
 		bound(DataDir(), &c.DataDir),
@@ -82,9 +86,9 @@ func table(c *server.Config) []option {
 		text(&c.AdvertiseURL, listeners, "advertise-url", "", "`URL` at which users reach the cluster, such as https://karve.example:6443 of a load balancer. The serving certificate contains the host, and karve kubeconfig prints the URL. (default: this server)"),
 		text(&c.ControlPlaneEndpoint, listeners, "control-plane-endpoint", "", "`HOST` or HOST:PORT at which nodes reach the API server, such as a load balancer (default: host and port of --advertise-url, else the advertised address and the secure port). kubeadm join gets it from the cluster, and the serving certificate contains it."),
 		text(&c.InsecureBindAddress, listeners, "insecure-bind-address", "127.0.0.1", "`IP` address of the insecure listener"),
-		insecurePortFlag(&c.InsecurePort, server.OwnersKnown),
+		number(&c.InsecurePort, listeners, "insecure-port", insecurePort, "`PORT` of the listener without authentication; 0 switches it off, as it is by default on systems other than Linux, and -1 picks a free one"),
 		yes(&c.InsecureAllowRemote, listeners, "insecure-allow-remote", "allow an --insecure-bind-address that is not loopback. Everybody who can reach it is an administrator."),
-		anyUserFlag(&c.InsecureAnyUser, server.OwnersKnown),
+		yes(&c.InsecureAnyUser, listeners, "insecure-any-user", "accept every local user at the insecure port as an administrator, and containers that share this machine's network. Without it, only root and the server's own user are accepted. Systems other than Linux do not report which user connects: there, the port needs it."),
 		list(&c.SocketGroups, listeners, "socket-group", "let members of a Unix group use the API by "+control.APISocket+" in the data directory, as members of a group of Kubernetes: `UNIXGROUP=GROUP`. Repeat it, or separate several with commas. Root and the server's user are administrators there."),
 		yes(&c.DisableHTTP2, listeners, "disable-http2", "serve HTTP/1.1 only"),
 
@@ -137,31 +141,4 @@ func table(c *server.Config) []option {
 		texts(&c.ControllerManagerArgs, passThrough, "kube-controller-manager-arg", "any option of kube-controller-manager, as `NAME=VALUE`. Repeat it for more."),
 		texts(&c.SchedulerArgs, passThrough, "kube-scheduler-arg", "any option of kube-scheduler, as `NAME=VALUE`. Repeat it for more."),
 	}
-}
-
-// insecurePortFlag is --insecure-port. It is off by default if the system does not report
-// which user opened a connection (ownersKnown).
-func insecurePortFlag(to *int, ownersKnown bool) option {
-	const usage = "`PORT` of the listener without authentication; 0 switches it off, -1 picks a free one"
-	if ownersKnown {
-		return number(to, listeners, "insecure-port", server.DefaultInsecurePort, usage)
-	}
-	return number(to, listeners, "insecure-port", 0, usage+". On this system, every other value needs --insecure-any-user. (default: 0)")
-}
-
-// anyUserFlag is --insecure-any-user, which says what it opens.
-func anyUserFlag(to *bool, ownersKnown bool) option {
-	if ownersKnown {
-		return yes(to, listeners, "insecure-any-user", "accept every local user at the insecure port as an administrator, and containers that share this machine's network. Without it, only root and the server's own user are accepted.")
-	}
-	return yes(to, listeners, "insecure-any-user", "open the insecure port named by --insecure-port, although this system does not report which user connects. Every local user, every program and, with Docker Desktop, every container on this machine is an administrator.")
-}
-
-// checkAnyUser refuses --insecure-any-user where it would do nothing: where the
-// insecure port is off unless it is named.
-func checkAnyUser(ownersKnown, anyUser, portGiven bool) error {
-	if ownersKnown || !anyUser || portGiven {
-		return nil
-	}
-	return fmt.Errorf("--insecure-any-user: the insecure port is off on this system; add --insecure-port %d to open it", server.DefaultInsecurePort)
 }

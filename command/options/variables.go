@@ -3,7 +3,6 @@ package options
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -30,10 +29,9 @@ var otherVariables = []string{
 // A name of the first group is only a Service's if its value is a URL: an option's value may be a port.
 var serviceLink = regexp.MustCompile(`^KARVE_(?:[A-Z0-9_]*?_)??(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|(PORT)|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)$`)
 
-// CheckVariables looks for KARVE_… variables that set nothing. If a name is nearly that of an option,
-// it is an error, as on the command line and in the configuration file. Any other is only a
-// warning: it may be the user's own, and a start must not fail because of it.
-func CheckVariables(environ, options []string, warnings io.Writer) error {
+// CheckVariables returns an error for each KARVE_… variable whose name is nearly that of an option, as on the command line and in the
+// configuration file. Any other may be the user's own.
+func CheckVariables(environ, options []string) error {
 	var problems []error
 	for _, variable := range environ {
 		name, value, _ := strings.Cut(variable, "=")
@@ -51,11 +49,6 @@ func CheckVariables(environ, options []string, warnings io.Writer) error {
 			problems = append(problems, fmt.Errorf("there is no variable %s; did you mean %s?", name, near))
 			continue
 		}
-		hint := ""
-		if near := flags.Nearest(strings.TrimPrefix(name, "KARVE_"), trimmed(options)); near != "" {
-			hint = " (did you mean KARVE_" + near + "?)"
-		}
-		fmt.Fprintf(warnings, "karve: warning: the variable %s is no option and sets nothing%s\n", name, hint)
 	}
 	return errors.Join(problems...)
 }
@@ -64,14 +57,6 @@ func isOther(name string) bool {
 	return slices.ContainsFunc(otherVariables, func(other string) bool {
 		return name == other || strings.HasSuffix(other, "_") && strings.HasPrefix(name, other)
 	})
-}
-
-func trimmed(names []string) []string {
-	var all []string
-	for _, name := range names {
-		all = append(all, strings.TrimPrefix(name, "KARVE_"))
-	}
-	return all
 }
 
 // RefuseMisspelt makes every command that reads variables check their names first.
@@ -86,7 +71,7 @@ func RefuseMisspelt(commands []*cli.Command) {
 			}
 			before := command.Before
 			command.Before = func(c *cli.Context) error {
-				err := CheckVariables(os.Environ(), options, c.App.ErrWriter)
+				err := CheckVariables(os.Environ(), options)
 				if err == nil && before != nil {
 					err = before(c)
 				}
