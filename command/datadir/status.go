@@ -103,11 +103,11 @@ ready, and 1 if its state cannot be determined. With --all: 0 if all servers are
 ready, 3 if none runs, otherwise 4.`,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag(),
-			&cli.BoolFlag{Name: "all", Usage: allUsage},
+			&cli.BoolFlag{Name: "all", Usage: "show all servers of this user that run on this machine, and for root everybody's. On systems other than Linux: those in the usual data directories."},
 		},
 		Before: func(c *cli.Context) error {
 			if c.Bool("all") {
-				return onlyAll(c)
+				return nil
 			}
 			return options.FindDataDir(c)
 		},
@@ -115,8 +115,12 @@ ready, 3 if none runs, otherwise 4.`,
 			if c.Bool("all") {
 				return statusOfAll(c)
 			}
-			s, err := readStatus(c.Context, Absolute(c.String("data-dir")), c.String("datastore-endpoint"), time.Now())
-			if err != nil {
+			limited, cancel := context.WithTimeout(c.Context, askTimeout)
+			defer cancel()
+			s, err := readStatus(limited, Absolute(c.String("data-dir")), c.String("datastore-endpoint"), time.Now())
+			if c.Context.Err() != nil { // nobody knows what it is
+				return context.Cause(c.Context)
+			} else if err != nil {
 				return err
 			}
 			if err := output.Show(c, s, func(w io.Writer) { s.table(w) }); err != nil {
@@ -133,21 +137,9 @@ ready, 3 if none runs, otherwise 4.`,
 	}
 }
 
-// readStatus reads the lock, asks the server, and reads the files of the data directory. If one of
-// them fails, that is an error: an incomplete status would mislead. A server that does not answer in
-// time is not ready. If ctx ends, nobody knows what it is.
+// readStatus reads the lock, asks the server until ctx ends, and reads the files of the data directory. If one of
+// them fails, that is an error: an incomplete status would mislead. A server that does not answer in time is not ready.
 func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
-	limited, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	s, err := readStatusWithin(limited, dir, endpoint, now)
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return s, err
-}
-
-// readStatusWithin is readStatus, whose questions all end with ctx.
-func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
 	if !Exists(dir) {
 		return nil, servers.None(dir)
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -15,25 +13,6 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 )
-
-// allUsage is the usage of `karve status --all`, which depends on how the system lets servers
-// be found (see package servers).
-var allUsage = func() string {
-	if runtime.GOOS == "linux" {
-		return "show all servers that run on this machine: this user's, or everybody's for root"
-	}
-	return "show the servers that run in the usual data directories and in KARVE_DATA_DIR. This system does not tell about others."
-}()
-
-// onlyAll refuses options beside --all that name one server. Variables may stay set.
-func onlyAll(c *cli.Context) error {
-	for _, name := range []string{"data-dir", "datastore-endpoint"} {
-		if c.IsSet(name) && os.Getenv("KARVE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))) == "" {
-			return fmt.Errorf("--all shows the servers of all data directories: leave out --%s", name)
-		}
-	}
-	return nil
-}
 
 // statusOfAll is `karve status --all`.
 func statusOfAll(c *cli.Context) error {
