@@ -6,12 +6,9 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/command/datadir"
@@ -21,9 +18,6 @@ import (
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/nodes/addons"
 )
-
-// addonTimeout limits each request to the server.
-const addonTimeout = 30 * time.Second
 
 // addonsCommand is `karve addons`.
 func addonsCommand() *cli.Command {
@@ -87,23 +81,6 @@ func applyCommand(name, usage string, own ...cli.Flag) *cli.Command {
 	}
 }
 
-// connectAddons returns a client for a server. explain adds to an error what a user can do about it.
-func connectAddons(c *cli.Context) (client kubernetes.Interface, explain func(error) error, err error) {
-	config, err := servers.Connect(c.String("data-dir"))
-	if err != nil {
-		return nil, nil, err
-	}
-	config.Timeout, config.QPS = addonTimeout, -1
-	config.WarningHandler = rest.NewWarningWriter(c.App.ErrWriter, rest.WarningWriterOptions{Deduplicate: true})
-	client, err = kubernetes.NewForConfig(config)
-	return client, func(err error) error {
-		if utilnet.IsConnectionRefused(err) {
-			return fmt.Errorf("no server answers at %s: start one with karve server", config.Host)
-		}
-		return err
-	}, err
-}
-
 // readSettings reads the options of `karve addons apply`.
 func readSettings(c *cli.Context) (addons.Settings, error) {
 	s := addons.Settings{
@@ -136,12 +113,12 @@ func applyAddon(c *cli.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	client, explain, err := connectAddons(c)
+	client, _, err := servers.Client(c.String("data-dir"))
+	if err == nil {
+		settings, err = addons.Read(c.Context, client, name, settings)
+	}
 	if err != nil {
 		return err
-	}
-	if settings, err = addons.Read(c.Context, client, name, settings); err != nil {
-		return explain(err)
 	}
 	text, err := addons.File(name, settings, false)
 	if err != nil {
@@ -161,13 +138,13 @@ func applyAddon(c *cli.Context, name string) error {
 	}
 	before, err := addons.KubeletDNS(c.Context, client)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	file := datadir.ManifestFile{Name: "addons/" + name + ".yaml", Edited: addons.Edited, Overwrite: c.Bool("force-conflicts")}
 	if applied, err := file.Apply(c, texts...); err != nil || !applied || name != addons.CoreDNS {
 		return err
 	}
-	return explain(awaitDNS(c, client, settings.ServiceRange, before))
+	return awaitDNS(c, client, settings.ServiceRange, before)
 }
 
 // awaitDNS waits until nodes that join learn the address of the DNS. before are the addresses that they learned until now.

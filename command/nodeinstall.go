@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/install"
@@ -85,7 +84,7 @@ func installNode(c *cli.Context) error {
 // options of a join are ignored if the machine is its node already, because the same command upgrades; and there is
 // no token, unless the server does not accept the node's certificate any more.
 func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done func(), err error) {
-	config, err := servers.Connect(dir)
+	client, config, err := servers.Client(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -107,10 +106,6 @@ func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done
 	}
 	for _, name := range []certs.Name{certs.ServerCA, certs.ClientCA} {
 		o.CAFiles = append(o.CAFiles, certs.File(filepath.Join(dir, "certs"), name))
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, err
 	}
 	text, remove, err := token.Temporary(c.Context, client, 15*time.Minute, "for karve install --with-node")
 	if err != nil {

@@ -79,7 +79,7 @@ func rotateShared(ctx context.Context, c *cli.Context, cluster membership.Cluste
 	if err != nil {
 		return err
 	}
-	api, err := servers.Client(c.String("data-dir"))
+	api, _, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ const startPatience = 5 * time.Second
 
 // dropFormer ends a replacement, if the server has been started again since.
 func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster, dir string) error {
-	api, err := servers.Client(c.String("data-dir"))
+	api, _, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}

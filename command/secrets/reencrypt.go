@@ -32,7 +32,7 @@ const reloadPatience = 30 * time.Second
 
 // awaitLoaded waits until the server in dir uses the content. It returns false if the server does not read the file while it runs.
 func awaitLoaded(ctx context.Context, dir string, content []byte) (ok bool, err error) {
-	c, err := servers.Client(dir)
+	c, _, err := servers.Client(dir)
 	if err != nil {
 		return false, err
 	}
@@ -62,7 +62,7 @@ func reencrypt(c *cli.Context) error {
 	if present.Provider == membership.Identity {
 		return fmt.Errorf("servers write Secrets without encryption: karve secrets status says what comes before this (%s)", file)
 	}
-	api, err := servers.Client(c.String("data-dir"))
+	api, _, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}

@@ -174,7 +174,7 @@ func (s *store) taken(ctx context.Context) error {
 	if err != nil || step == "" {
 		return err
 	}
-	api, err := servers.Client(s.dir)
+	api, _, err := servers.Client(s.dir)
 	if err != nil {
 		return err
 	}

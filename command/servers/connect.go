@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -29,16 +30,20 @@ func Connect(dir string) (*rest.Config, error) {
 	return config, nil
 }
 
-// Client returns a client of the administrator for the server that runs in a data directory. It has no rate limit: the
-// server limits.
-func Client(dir string) (kubernetes.Interface, error) {
+// Client returns a client of the administrator for the server that runs in a data directory, and its configuration. It has no rate limit:
+// the server limits.
+func Client(dir string) (kubernetes.Interface, *rest.Config, error) {
 	config, err := Connect(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	config.QPS = -1
-	return kubernetes.NewForConfig(config)
+	config.QPS, config.Timeout = -1, requestTimeout
+	client, err := kubernetes.NewForConfig(config)
+	return client, config, err
 }
+
+// requestTimeout limits each request of [Client].
+const requestTimeout = 30 * time.Second
 
 // None is the error of a command that needs the server of a data directory, where no server answers or none has been started.
 func None(dir string) error {

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	bootstraptoken "k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/v1"
@@ -92,17 +91,6 @@ command line: leave TOKEN out unless something else has to know it before.`,
 // serverFlags choose the server.
 func serverFlags() []cli.Flag { return []cli.Flag{options.Config(), options.DataDir()} }
 
-// connect returns a client for the server of --data-dir.
-func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
-	config, err := servers.Connect(c.String("data-dir"))
-	if err != nil {
-		return nil, nil, err
-	}
-	config.Timeout = timeout
-	client, err := kubernetes.NewForConfig(config)
-	return client, config, err
-}
-
 func create(c *cli.Context) error {
 	wanted, err := parse(c.Args().Slice(), c.Duration("ttl"), c.String("description"))
 	if err != nil {
@@ -111,7 +99,7 @@ func create(c *cli.Context) error {
 	if c.Bool("print-join-command") && c.Bool("print-install-command") {
 		return errors.New("--print-install-command: leave out --print-join-command, because only one line is printed")
 	}
-	client, config, err := connect(c)
+	client, config, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}
@@ -185,7 +173,7 @@ func parse(args []string, ttl time.Duration, description string) (*bootstraptoke
 }
 
 func list(c *cli.Context) error {
-	client, _, err := connect(c)
+	client, _, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}
@@ -246,7 +234,7 @@ func remove(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	client, _, err := connect(c)
+	client, _, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}
