@@ -74,7 +74,7 @@ func checkDir(check, dir string, replaced int) Finding {
 	switch {
 	case err != nil:
 		return found(check, OK, "", "%s will be created in %s", dir, at)
-	case readableByOthers(info):
+	case info.Mode().Perm()&0o066 != 0: // others may pass, as --socket-group lets them: the files have mode 0600
 		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can read or change it", dir, info.Mode().Perm())
 	}
 	return found(check, OK, "", "%s, mode %04o", dir, info.Mode().Perm())

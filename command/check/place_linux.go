@@ -2,7 +2,6 @@ package check
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -89,6 +88,3 @@ func localLocks(mounts, device string) error {
 	}
 	return nil
 }
-
-// readableByOthers leaves out who may only pass, as --socket-group lets them: the files have mode 0600.
-func readableByOthers(info fs.FileInfo) bool { return info.Mode().Perm()&0o066 != 0 }

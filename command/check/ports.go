@@ -64,21 +64,6 @@ func (h *host) listener(port int) process {
 	return process{}
 }
 
-// Listening returns the TCP addresses on which a process listens, as host:port, as far as
-// this user may see. Without /proc, there are none.
-func Listening(pid int) []string { return thisHost().listeningOf(pid) }
-
-func (h *host) listeningOf(pid int) []string {
-	links := h.descriptors(pid)
-	var all []string
-	for _, s := range h.listening() {
-		if slices.Contains(links, link(s)) {
-			all = append(all, s.Local.String())
-		}
-	}
-	return all
-}
-
 // descriptors returns what a process' open files link to (proc_pid_fd(5)).
 func (h *host) descriptors(pid int) []string {
 	dir := fmt.Sprintf("proc/%d/fd", pid)

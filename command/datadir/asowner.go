@@ -11,7 +11,6 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
@@ -114,8 +113,5 @@ func readAsOwner(dir string, now time.Time) (s *ServerState, config *rest.Config
 		s, config, err = readFiles(dir, now)
 		return err
 	})
-	if err == nil && s.PID != 0 && len(s.Listening) == 0 {
-		s.Listening = check.Listening(s.PID) // the owner may not look at a process of another user
-	}
 	return s, config, err
 }

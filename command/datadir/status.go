@@ -7,14 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
@@ -69,7 +67,6 @@ type ServerState struct {
 	Version       string             `json:"version,omitempty"`
 	URL           string             `json:"url,omitempty"`
 	AdvertisedURL string             `json:"advertisedURL,omitempty"` // --advertise-url
-	Listening     []string           `json:"listening,omitempty"`     // host:port of each listener
 	Memory        *memoryStatus      `json:"memory,omitempty"`
 	Certificate   *certificateStatus `json:"certificate,omitempty"` // the one that expires first
 	Leases        []leaseStatus      `json:"leases,omitempty"`      // of the leader election
@@ -183,7 +180,7 @@ func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, 
 		return nil, nil, err
 	}
 	if held {
-		s.PID, s.Listening, s.Memory = pid, check.Listening(pid), &memoryStatus{Anonymous: memory.Anonymous(pid)}
+		s.PID, s.Memory = pid, &memoryStatus{Anonymous: memory.Anonymous(pid)}
 		if info, err := os.Stat(filepath.Join(dir, "lock")); err == nil {
 			began := info.ModTime().UTC().Truncate(time.Second)
 			s.Since = &began // the server may know better
@@ -318,9 +315,6 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 	}
 	if s.AdvertisedURL != "" {
 		line("for users", "%s", output.Printable(s.AdvertisedURL))
-	}
-	if len(s.Listening) > 0 {
-		line("listening on", "%s", strings.Join(s.Listening, ", "))
 	}
 	if s.Page != "" {
 		line("page", "%s", output.Page(s.Page))
