@@ -8,8 +8,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/install/check"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/datastore/directory"

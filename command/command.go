@@ -17,11 +17,11 @@ import (
 	"github.com/karve-k8s/karve/command/clustertoken"
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/kubectl"
-	"github.com/karve-k8s/karve/command/locale"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/secrets"
 	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/envtest"
+	"github.com/karve-k8s/karve/internal/locale"
 	"github.com/karve-k8s/karve/internal/version"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/destination"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 

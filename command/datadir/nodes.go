@@ -7,7 +7,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/output"
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/status/servers"
 )
 
 // readNodes adds the nodes to the status of a server that answers.

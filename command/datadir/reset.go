@@ -18,7 +18,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/karve-k8s/karve/command/check"
+	"github.com/karve-k8s/karve/command/install/check"
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 

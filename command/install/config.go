@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/karve-k8s/karve/command/configfile"
+	"github.com/karve-k8s/karve/internal/configfile"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/marker"
 )

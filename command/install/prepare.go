@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/command/check"
+	"github.com/karve-k8s/karve/command/install/check"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/setup"

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/status/servers"
 )
 
 // dialTimeout is how long a server of this machine may take to accept a connection.

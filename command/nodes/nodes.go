@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodeutil "k8s.io/component-helpers/node/util"
 
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/simulate"
 )
 

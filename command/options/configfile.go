@@ -12,7 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/configfile"
+	"github.com/karve-k8s/karve/internal/configfile"
 )
 
 // loadConfig reads the file that --config names. If it names none, that is usual, which need not exist. It returns

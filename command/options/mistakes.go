@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/configfile"
+	"github.com/karve-k8s/karve/internal/configfile"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/flags"
 )

@@ -18,7 +18,7 @@ import (
 	bootstraptoken "k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/v1"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 
-	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/internal/clusterinfo"
 	"github.com/karve-k8s/karve/internal/shell"
 )

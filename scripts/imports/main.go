@@ -54,7 +54,7 @@ var homes = []struct {
 	{"k8s.io/kubernetes/pkg/api/v1/pod", []string{"simulate"}, "it links little of Kubernetes, and simulated nodes decide as kubelets do"},
 	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "server/controllers", "server/controllers/replacements", "server/scheduler", "bootstrap", "bootstrap/kubeadm", "envtest/kubeapiserver", "server/apiserver/replacements", "server/apiserver/stored"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
 	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "server/controllers", "server/controllers/replacements", "bootstrap", "envtest/kubeapiserver", "server/apiserver/audit", "server/apiserver/egress", "server/apiserver/nodeissuer", "server/apiserver/openapi", "server/apiserver/replacements", "server/apiserver/stored", "simulate/metricsapi"}, "it comes with most of Kubernetes"},
-	{"k8s.io/kubectl/pkg/util/i18n", []string{"command/locale"}, "it has to be initialised first"},
+	{"k8s.io/kubectl/pkg/util/i18n", []string{"internal/locale"}, "it has to be initialised first"},
 	{"k8s.io/kubectl/", []string{"command/kubectl"}, "kubectl is a command, not a part of the server"},
 	{"github.com/k3s-io/kine/pkg/endpoint", nil, "it links every driver, an etcd server and minio"},
 	{"github.com/k3s-io/kine/pkg/app", nil, "it links every driver, an etcd server and minio"},

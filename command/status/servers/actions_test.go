@@ -55,7 +55,7 @@ var notAsOwner = map[string]string{
 // Each action of a command acts as the owner of the data directory, or is in the list with what it does instead.
 func TestRootActsAsOwner(t *testing.T) {
 	found := map[string]bool{}
-	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
