@@ -11,9 +11,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
-	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/status"
 	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/nodes/addons"
@@ -140,7 +140,7 @@ func applyAddon(c *cli.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	file := datadir.ManifestFile{Name: "addons/" + name + ".yaml", Edited: addons.Edited, Overwrite: c.Bool("force-conflicts")}
+	file := status.ManifestFile{Name: "addons/" + name + ".yaml", Edited: addons.Edited, Overwrite: c.Bool("force-conflicts")}
 	if applied, err := file.Apply(c, texts...); err != nil || !applied || name != addons.CoreDNS {
 		return err
 	}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/install/check"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
@@ -41,10 +41,10 @@ func runCheck(c *cli.Context) error {
 		return wrong
 	}
 	looked := target(config)
-	looked.Look = func(path string) (*sqlitefile.Info, error) { return datadir.LookAt(c.Context, looked.DataDir, path) }
+	looked.Look = func(path string) (*sqlitefile.Info, error) { return servers.LookAt(c.Context, looked.DataDir, path) }
 	if old := c.String("replaces"); old != "" {
 		var wrong error
-		if looked.Replaced, _, wrong = directory.Holder(datadir.Absolute(old)); wrong != nil {
+		if looked.Replaced, _, wrong = directory.Holder(options.Absolute(old)); wrong != nil {
 			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
 		}
 	}
@@ -64,7 +64,7 @@ func runCheck(c *cli.Context) error {
 
 // target is what a server with that configuration would use.
 func target(config server.Config) check.Target {
-	t := check.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit}
+	t := check.Target{DataDir: options.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit}
 	if dir, err := location.Dir(config.DatastoreEndpoint, t.DataDir); err == nil {
 		t.StoreDir = dir
 	} else {
@@ -87,7 +87,7 @@ func checkConfig(c *cli.Context, config server.Config, reading error) []check.Fi
 	if config.DataDir == "" {
 		err = errors.Join(err, validate())
 	} else {
-		err = errors.Join(err, ownership.Act(datadir.Absolute(config.DataDir), validate))
+		err = errors.Join(err, ownership.Act(options.Absolute(config.DataDir), validate))
 	}
 	if err == nil {
 		return []check.Finding{{Check: name, Result: check.OK, Found: "every option is understood"}}

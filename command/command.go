@@ -1,9 +1,7 @@
 // Package command has the commands of karve: the shell around package server.
 //
-// This file has the list of commands, prepare.go what they share. Each command has a file: server.go, run.go, addons.go, check.go, version.go, node.go, completion.go and envtestassets.go, and in
-// packages of their own the commands that work on a data directory (datadir), bootstrap tokens (token)
-// and kubectl (kubectl). The options of a server and their defaults are in package options, with the
-// configuration file and variables. Signals are in signals.go.
+// This file has the list of commands, prepare.go what they share, signals.go the signals. Commands are here, or in the room of their
+// subject: status, backup, keys, install and kubectl. The options of a server and their defaults are in package options.
 package command
 
 import (
@@ -14,12 +12,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/clustertoken"
-	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/backup"
+	"github.com/karve-k8s/karve/command/keys"
 	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/command/secrets"
-	"github.com/karve-k8s/karve/command/token"
+	"github.com/karve-k8s/karve/command/status"
 	"github.com/karve-k8s/karve/envtest"
 	"github.com/karve-k8s/karve/internal/locale"
 	"github.com/karve-k8s/karve/internal/version"
@@ -106,25 +103,25 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 		Commands: []*cli.Command{
 			inCategory(cluster, serverCommand()),
 			inCategory(cluster, runCommand()),
-			inCategory(cluster, datadir.Status()),
-			inCategory(cluster, datadir.Wait()),
+			inCategory(cluster, status.Status()),
+			inCategory(cluster, status.Wait()),
 			inCategory(cluster, kubectl.Command(kubectlSetup())),
-			inCategory(cluster, datadir.Kubeconfig()),
-			inCategory(cluster, token.Command()),
-			inCategory(cluster, clustertoken.Command()),
+			inCategory(cluster, keys.Kubeconfig()),
+			inCategory(cluster, keys.Token()),
+			inCategory(cluster, keys.ClusterToken()),
 			inCategory(cluster, nodeCommand()),
 			inCategory(cluster, installCommand()),
 			inCategory(cluster, upgradeCommand()),
 			inCategory(cluster, uninstallCommand()),
 			inCategory(cluster, addonsCommand()),
-			inCategory(cluster, datadir.Manifests()),
-			inCategory(data, datadir.Backup()),
-			inCategory(data, datadir.Snapshot()),
-			inCategory(data, datadir.Reset()),
-			inCategory(data, datadir.Datastore()),
-			inCategory(data, datadir.Certs()),
-			inCategory(data, secrets.Command()),
-			inCategory(data, datadir.SSH()),
+			inCategory(cluster, status.Manifests()),
+			inCategory(data, backup.Backup()),
+			inCategory(data, backup.Snapshot()),
+			inCategory(data, backup.Reset()),
+			inCategory(data, backup.Datastore()),
+			inCategory(data, keys.Certs()),
+			inCategory(data, keys.Secrets()),
+			inCategory(data, keys.SSH()),
 			inCategory(tools, checkCommand()),
 			inCategory(tools, supportCommand()),
 			inCategory(tools, envtestAssetsCommand()),

@@ -15,9 +15,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
-	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/install"
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/status"
 	"github.com/karve-k8s/karve/internal/setup"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/nodes/join"
@@ -123,7 +124,7 @@ func newInstaller(c *cli.Context) (*install.Installer, error) {
 	place, err := install.FindPlace(c.Context)
 	return &install.Installer{
 		Place: place, Source: program, Version: "Karve " + version.Full(),
-		Check: os.Getenv("KARVE_INSTALL_CHECK") != "no", Ready: datadir.Ready,
+		Check: os.Getenv("KARVE_INSTALL_CHECK") != "no", Ready: status.Ready,
 		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
 		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, "karve: "+format+"\n", args...) },
 	}, err
@@ -248,7 +249,7 @@ func uninstall(c *cli.Context) error {
 		}
 	}
 	if !r.Purge && term.IsTerminal(int(os.Stdin.Fd())) {
-		r.Purge = datadir.Yes(c, fmt.Sprintf("Remove the data in %s and the configuration as well?", r.Target()))
+		r.Purge = output.Yes(c, fmt.Sprintf("Remove the data in %s and the configuration as well?", r.Target()))
 	}
 	return r.Run(c.Context)
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/install"
+	"github.com/karve-k8s/karve/command/keys"
 	"github.com/karve-k8s/karve/command/status/servers"
-	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/internal/setup"
 	"github.com/karve-k8s/karve/nodes/join"
 )
@@ -107,7 +107,7 @@ func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done
 	for _, name := range []certs.Name{certs.ServerCA, certs.ClientCA} {
 		o.CAFiles = append(o.CAFiles, certs.File(filepath.Join(dir, "certs"), name))
 	}
-	text, remove, err := token.Temporary(c.Context, client, 15*time.Minute, "for karve install --with-node")
+	text, remove, err := keys.TemporaryToken(c.Context, client, 15*time.Minute, "for karve install --with-node")
 	if err != nil {
 		return nil, err
 	}

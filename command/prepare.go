@@ -9,9 +9,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/keys"
 	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -122,7 +122,7 @@ func checkArguments(name, usage string, args []string) error {
 	what := strings.Trim(usage, "[]")
 	switch {
 	case usage == "" && len(args) > 0:
-		return fmt.Errorf("%s takes options only, got %q", name, token.Shown(args[0]))
+		return fmt.Errorf("%s takes options only, got %q", name, keys.Shown(args[0]))
 	case usage == "" || strings.ContainsAny(what, " .") && (len(args) > 0 || what != usage):
 		return nil
 	case strings.ContainsAny(what, " ."):
@@ -144,7 +144,7 @@ func noCommand(above, name string, commands []*cli.Command) error {
 	for _, c := range commands {
 		names = append(names, c.Name)
 	}
-	name = token.Shown(name)
+	name = keys.Shown(name)
 	if near := flags.Nearest(name, names); near != "" {
 		return fmt.Errorf("there is no command %q; did you mean %s %s?", above+" "+name, above, near)
 	}

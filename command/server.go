@@ -15,7 +15,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/internal/ownership"
@@ -90,7 +89,7 @@ func greet(w io.Writer, info server.Info) {
 
 // leave prints what stays of a server that has stopped, and how to delete it if Karve alone has it.
 func leave(w io.Writer, config server.Config) {
-	dir := datadir.Absolute(config.DataDir)
+	dir := options.Absolute(config.DataDir)
 	at, err := location.Parse(config.DatastoreEndpoint, config.Durability)
 	if err != nil { // it has been started with it
 		return

@@ -16,7 +16,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -56,7 +55,7 @@ func writeSupport(c *cli.Context) error {
 	if c.Args().Present() {
 		file = c.Args().First()
 	}
-	s := &support{ctx: c.Context, dir: datadir.Absolute(c.String("data-dir")), now: now}
+	s := &support{ctx: c.Context, dir: options.Absolute(c.String("data-dir")), now: now}
 	to, err := destination.Find(file, destination.Rules{Outside: []string{s.dir}})
 	if err != nil {
 		return err

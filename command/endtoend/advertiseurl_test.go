@@ -70,7 +70,7 @@ func TestAdvertiseURL(t *testing.T) {
 		if got := server(read(merged)); got != url {
 			t.Errorf("karve kubeconfig --into: got %s, want %s", got, url)
 		}
-		if s := status(t, dir, 0); s.URL != p.url || s.AdvertisedURL != url {
+		if s := statusOf(t, dir, 0); s.URL != p.url || s.AdvertisedURL != url {
 			t.Errorf("karve status: got %s and %s, want %s and %s", s.URL, s.AdvertisedURL, p.url, url)
 		}
 		if got := succeed(t, command(t, "karve", "kubectl", "--data-dir", dir, "get", "--raw", "/readyz")); got != "ok" {

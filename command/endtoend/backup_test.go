@@ -130,7 +130,7 @@ func TestScheduledBackups(t *testing.T) {
 	dir, away := t.TempDir(), filepath.Join(t.TempDir(), "not mounted yet")
 	p := start(t, dir, append(bare, "--backup-schedule", "@every 1s", "--backup-dir", away, "--backup-retention", "1")...)
 	p.poll("a failed backup", func() error {
-		if s := status(t, dir, 0); s.LastBackup != nil || s.BackupFailure == nil || !strings.Contains(s.BackupFailure.Problem, away) {
+		if s := statusOf(t, dir, 0); s.LastBackup != nil || s.BackupFailure == nil || !strings.Contains(s.BackupFailure.Problem, away) {
 			return fmt.Errorf("got backup %+v and failure %+v", s.LastBackup, s.BackupFailure)
 		}
 		if table := karve(t, "status", "--data-dir", dir); !strings.Contains(table, "backup failed") {
@@ -158,7 +158,7 @@ func TestScheduledBackups(t *testing.T) {
 	}
 	var first *backup.Record
 	p.poll("a backup", func() error {
-		s := status(t, dir, 0)
+		s := statusOf(t, dir, 0)
 		if s.LastBackup == nil || s.BackupFailure != nil || filepath.Dir(s.LastBackup.File) != away {
 			return fmt.Errorf("got backup %+v and failure %+v", s.LastBackup, s.BackupFailure)
 		}
@@ -167,7 +167,7 @@ func TestScheduledBackups(t *testing.T) {
 	})
 	karve(t, "kubectl", "--data-dir", dir, "create", "namespace", "more")
 	p.poll("another backup in its place", func() error {
-		if last := status(t, dir, 0).LastBackup; last.Revision <= first.Revision {
+		if last := statusOf(t, dir, 0).LastBackup; last.Revision <= first.Revision {
 			return fmt.Errorf("the last one is of revision %d", last.Revision)
 		}
 		if files, err := os.ReadDir(away); err != nil || len(files) != 1 {

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/karve-k8s/karve/command/nodes"
+	"github.com/karve-k8s/karve/command/status"
 )
 
 // addNode creates a Node as its kubelet does.
@@ -31,7 +31,7 @@ func TestStatusOfNodes(t *testing.T) {
 	parallel(t)
 	dir := t.TempDir()
 	p := start(t, dir, bare...)
-	if s := status(t, dir, 0); s.Report != nil || s.NodesUnknown != "" { // nothing is left out of JSON
+	if s := statusOf(t, dir, 0); s.Report != nil || s.NodesUnknown != "" { // nothing is left out of JSON
 		t.Errorf("without nodes: got %+v (%s), want nothing about nodes", s.Report, s.NodesUnknown)
 	}
 	p.addNode("unreachable", corev1.NodeStatus{
@@ -41,7 +41,7 @@ func TestStatusOfNodes(t *testing.T) {
 	p.addNode("lost", corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
 		Message: "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"}}})
 
-	s := status(t, dir, 0)
+	s := statusOf(t, dir, 0)
 	if s.Report == nil || len(s.Nodes) != 2 {
 		t.Fatalf("got %+v, want two nodes", s.Report)
 	}
@@ -52,7 +52,7 @@ func TestStatusOfNodes(t *testing.T) {
 	}
 	wants := []string{"no network plugin is ready on lost", "lost has no podCIDR", "no kube-proxy", "no DNS"}
 	for _, want := range wants {
-		if !slices.ContainsFunc(s.Lacks, func(l nodes.Lack) bool { return strings.Contains(l.What, want) && l.Do != "" }) {
+		if !slices.ContainsFunc(s.Lacks, func(l status.Lack) bool { return strings.Contains(l.What, want) && l.Do != "" }) {
 			t.Errorf("lacks: got %+v, want %q and a remedy", s.Lacks, want)
 		}
 	}
@@ -70,7 +70,7 @@ func TestStatusOfSimulatedNodes(t *testing.T) {
 	parallel(t)
 	dir := t.TempDir()
 	start(t, dir, "--simulate-nodes", "2")
-	if s := status(t, dir, 0); s.Report == nil || s.Simulated != 2 || len(s.Nodes) != 0 || len(s.Lacks) != 0 {
+	if s := statusOf(t, dir, 0); s.Report == nil || s.Simulated != 2 || len(s.Nodes) != 0 || len(s.Lacks) != 0 {
 		t.Errorf("got %+v, want two simulated nodes, which lack nothing", s.Report)
 	}
 }

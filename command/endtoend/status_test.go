@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/status"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/version"
 )
@@ -20,13 +20,13 @@ const (
 	exitNotReady = 4
 )
 
-func status(t *testing.T, dir string, wantCode int) datadir.ServerStatus {
+func statusOf(t *testing.T, dir string, wantCode int) status.ServerStatus {
 	t.Helper()
 	got := finish(t, command(t, "karve", "status", "--data-dir", dir, "-o", "json"))
 	if got.code != wantCode || got.stderr != "" {
 		t.Errorf("karve status: exit code %d, want %d\n%s%s", got.code, wantCode, got.stdout, got.stderr)
 	}
-	var s datadir.ServerStatus
+	var s status.ServerStatus
 	if err := json.Unmarshal([]byte(got.stdout), &s); err != nil {
 		t.Fatalf("%q: %v", got.stdout, err)
 	}
@@ -37,7 +37,7 @@ func TestStatus(t *testing.T) {
 	parallel(t)
 	dir, began := t.TempDir(), time.Now()
 	p := start(t, dir, append(bare, "--memory-limit", "200Mi")...)
-	s := status(t, dir, 0)
+	s := statusOf(t, dir, 0)
 	if s.State != "ready" || s.Problem != "" || s.PID != p.cmd.Process.Pid || s.URL != p.url || s.Version != version.Full() {
 		t.Errorf("got %+v, want a ready server, process %d, at %s, version %s", s, p.cmd.Process.Pid, p.url, version.Full())
 	}
@@ -68,7 +68,7 @@ func TestStatus(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "backup.db")
 	karve(t, "datastore", "backup", "--data-dir", dir, file)
-	if b := status(t, dir, 0).LastBackup; b == nil || b.File != file || b.Revision < 2 || time.Since(b.Time) > time.Minute {
+	if b := statusOf(t, dir, 0).LastBackup; b == nil || b.File != file || b.Revision < 2 || time.Since(b.Time) > time.Minute {
 		t.Errorf("last backup: got %+v, want that of now to %s", b, file)
 	}
 	table := karve(t, "status", "--data-dir", dir)
@@ -82,7 +82,7 @@ func TestStatus(t *testing.T) {
 	}
 
 	p.stop()
-	s = status(t, dir, exitStopped)
+	s = statusOf(t, dir, exitStopped)
 	if s.State != "stopped" || s.PID != 0 || s.URL != "" || s.Page != "" || s.Datastore == nil || s.Certificate == nil {
 		t.Errorf("got %+v, want a stopped server with a datastore and certificates", s)
 	}
@@ -101,14 +101,14 @@ func TestStatusOfAStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	if s := status(t, dir, exitNotReady); s.State != "starting" || s.PID != os.Getpid() || s.Since == nil || s.Datastore != nil {
+	if s := statusOf(t, dir, exitNotReady); s.State != "starting" || s.PID != os.Getpid() || s.Since == nil || s.Datastore != nil {
 		t.Errorf("got %+v, want process %d starting", s, os.Getpid())
 	}
 	// A process of another PID namespace has another number here.
 	if err := os.WriteFile(filepath.Join(dir, "lock"), []byte("1 pid:[1]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s := status(t, dir, exitNotReady); runtime.GOOS == "linux" && (s.State != "starting" || s.PID != 0) {
+	if s := statusOf(t, dir, exitNotReady); runtime.GOOS == "linux" && (s.State != "starting" || s.PID != 0) {
 		t.Errorf("got %+v, want one that is starting, and no process", s)
 	}
 	// With a kubeconfig and nobody who answers, it is not ready, and why is said.
@@ -116,7 +116,7 @@ func TestStatusOfAStart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "admin.kubeconfig"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s := status(t, dir, exitNotReady); s.State != "not ready" || !strings.Contains(s.Problem, "refused") {
+	if s := statusOf(t, dir, exitNotReady); s.State != "not ready" || !strings.Contains(s.Problem, "refused") {
 		t.Errorf("got %+v, want one that is not ready because connections are refused", s)
 	}
 }
@@ -127,7 +127,7 @@ func TestStatusOfADatastoreElsewhere(t *testing.T) {
 	parallel(t)
 	dir := t.TempDir()
 	p := start(t, dir, append(bare, "--datastore-endpoint", "memory://")...)
-	running := status(t, dir, 0).Elsewhere
+	running := statusOf(t, dir, 0).Elsewhere
 	p.stop()
 	got := finish(t, command(t, "karve", "status", "--data-dir", dir))
 	if running == "" || got.code != exitStopped || !strings.Contains(got.stdout, running) || strings.Contains(got.stdout, "last backup") {

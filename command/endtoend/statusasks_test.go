@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/status"
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
@@ -39,19 +39,19 @@ func runningAt(t *testing.T, handle http.HandlerFunc) (dir string) {
 }
 
 // statusOfAll is `karve status --all`, which has these servers and those of other tests.
-func statusOfAll(t *testing.T, dirs ...string) map[string]datadir.ServerState {
+func statusOfAll(t *testing.T, dirs ...string) map[string]status.ServerState {
 	t.Helper()
 	for _, dir := range dirs {
 		if err := os.Mkdir(filepath.Join(dir, "certs"), 0o711); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var all []datadir.ServerState
+	var all []status.ServerState
 	got := finish(t, command(t, "karve", "status", "--all", "-o", "json"))
 	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil {
 		t.Fatalf("%+v: %v", got, err)
 	}
-	byDir := map[string]datadir.ServerState{}
+	byDir := map[string]status.ServerState{}
 	for _, s := range all {
 		byDir[s.DataDir] = s
 	}
@@ -78,7 +78,7 @@ func TestStatusLimitsAnswersAndFollowsNone(t *testing.T) {
 			}
 		}
 	})
-	if s := status(t, dir, exitNotReady); s.State != "not ready" || !strings.Contains(s.Problem, "302") || followed.Load() {
+	if s := statusOf(t, dir, exitNotReady); s.State != "not ready" || !strings.Contains(s.Problem, "302") || followed.Load() {
 		t.Errorf("got %+v, followed: %v, want a server that is not ready because it redirects", s, followed.Load())
 	}
 	// 16 MiB, and what is on its way.
@@ -119,7 +119,7 @@ func TestStatusOfASilentServer(t *testing.T) {
 	long(t)
 	t.Parallel()
 	dir := runningAt(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	if s := status(t, dir, exitNotReady); s.State != "not ready" || s.Problem != "it does not answer" {
+	if s := statusOf(t, dir, exitNotReady); s.State != "not ready" || s.Problem != "it does not answer" {
 		t.Errorf("got state %q, problem %q, want that it does not answer", s.State, s.Problem)
 	}
 }

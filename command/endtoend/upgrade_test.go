@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/datastore"
 )
 
@@ -56,7 +56,7 @@ func TestDowngradeIsRefusedUntouched(t *testing.T) {
 			}
 		}
 	}
-	if datadir.Exists(backup) {
+	if options.Exists(backup) {
 		t.Errorf("%s was made", backup)
 	}
 }

@@ -47,8 +47,8 @@ var homes = []struct {
 	home   []string
 	reason string
 }{
-	{"k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/", []string{"command/token"}, "it links little of Kubernetes, and one command needs it"},
-	{"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin", []string{"command/token", "nodes/join", "nodes/join/ask"}, "it links little of Kubernetes, and they check the hash of a CA"},
+	{"k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/", []string{"command/keys"}, "it links little of Kubernetes, and one command needs it"},
+	{"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin", []string{"command/keys", "nodes/join", "nodes/join/ask"}, "it links little of Kubernetes, and they check the hash of a CA"},
 	{"k8s.io/kubernetes/cmd/kubeadm/", []string{"nodes/addons", "bootstrap/kubeadm"}, "two packages know what kubeadm does"},
 	{"k8s.io/kubernetes/pkg/util/taints", []string{"nodes/join"}, "it links little of Kubernetes, and a node that joins needs it"},
 	{"k8s.io/kubernetes/pkg/api/v1/pod", []string{"simulate"}, "it links little of Kubernetes, and simulated nodes decide as kubelets do"},
@@ -65,8 +65,8 @@ var homes = []struct {
 	{"github.com/go-sql-driver/mysql", []string{"kine/external"}, "databases have one place"},
 	{"modernc.org/", []string{"datastore/sqlitefile"}, "one room of the datastore knows SQLite"},
 	{"golang.org/x/crypto/ssh", []string{"nodes/tunnels"}, "one room knows SSH"},
-	{"filippo.io/age", []string{"server/membership", "command/datadir"}, "one room knows how the cluster's keys are encrypted, and one how backups are sealed"},
-	{"github.com/urfave/cli", []string{"command", "command/clustertoken", "command/datadir", "command/kubectl", "command/options", "command/output", "command/secrets", "command/token"}, "only the commands parse a command line"},
+	{"filippo.io/age", []string{"server/membership", "command/backup"}, "one room knows how the cluster's keys are encrypted, and one how backups are sealed"},
+	{"github.com/urfave/cli", []string{"command", "command/backup", "command/keys", "command/kubectl", "command/options", "command/output", "command/status"}, "only the commands parse a command line"},
 	{"C", nil, "there is no cgo in Karve"},
 }
 

@@ -17,37 +17,36 @@ import (
 // belongs here only with what it does instead: a name in another user's directory must not lead root to any file.
 var notAsOwner = map[string]string{
 	// What these have to do in a data directory, they do by ownership.Act; the rest is root's own.
-	"clustertoken: create": "writes the file of its argument, and gives it away",
-	"clustertoken: rotate": "reads the files of its options, and reseals as the owner",
-	"command: name":        "addons: destination.Act writes the file",
-	"command: check":       "validates as the owner, and looks at the machine as root",
-	"command: run":         "as server",
-	"command: server":      "ownership.Check refuses a directory of another user",
-	"command: support":     "runs other commands; destination.Act writes",
-	"datadir: backup":      "place builds as the owner of the data directory, and copies as that of the destination",
-	"datadir: create":      "as backup",
-	"datadir: snapshot":    "as backup",
-	"datadir: verify":      "that of backups reads the file of its argument only",
-	"datadir: restore":     "opens the file of its argument, or withReadable copies it, before",
-	"datadir: import":      "as restore",
-	"datadir: migrate":     "asOwnerOf: either end may be another directory",
-	"datadir: reset":       "opens the file of its argument before",
-	"datadir: apply":       "asks the server",
-	"datadir: prune":       "as apply",
-	"datadir: status":      "readAsOwner",
-	"datadir: wait":        "as status",
-	"datadir: kubeconfig":  "servers.KubeconfigText; --into is a file of root's",
-	"datadir: renew":       "withStore",
-	"datadir: rotate-ca":   "reads tokens as root; withStore and ownership.Act do the rest",
-	"datadir: forget":      "acts as the owner of the directory of the file, which an option may name",
-	"secrets: status":      "ownFile; the user's configuration and the token are files of options",
-	"secrets: enable":      "as status",
-	"secrets: rotate":      "as status",
-	"secrets: reencrypt":   "as status",
+	"keys: create":     "a cluster token: writes the file of its argument, and gives it away; a bootstrap token uses the API",
+	"keys: rotate":     "reads the files of its options, and reseals as the owner; of Secrets: as status",
+	"command: name":    "addons: destination.Act writes the file",
+	"command: check":   "validates as the owner, and looks at the machine as root",
+	"command: run":     "as server",
+	"command: server":  "ownership.Check refuses a directory of another user",
+	"command: support": "runs other commands; destination.Act writes",
+	"backup: backup":   "place builds as the owner of the data directory, and copies as that of the destination",
+	"backup: create":   "as backup",
+	"backup: snapshot": "as backup",
+	"backup: verify":   "that of backups reads the file of its argument only",
+	"backup: restore":  "opens the file of its argument, or withReadable copies it, before",
+	"backup: import":   "as restore",
+	"backup: migrate":  "asOwnerOf: either end may be another directory",
+	"backup: reset":    "opens the file of its argument before",
+	"status: apply":    "asks the server",
+	"status: prune":    "as apply",
+	"status: status":   "readAsOwner",
+	"status: wait":     "as status",
+	"keys: kubeconfig": "servers.KubeconfigText; --into is a file of root's",
+	"keys: renew":      "withStore",
+	"keys: rotate-ca":  "reads tokens as root; withStore and ownership.Act do the rest",
+	"keys: forget":     "acts as the owner of the directory of the file, which an option may name",
+	"keys: status":     "ownFile; the user's configuration and the token are files of options",
+	"keys: enable":     "as status",
+	"keys: reencrypt":  "as status",
 	// These use the API, with what Kubeconfig accepts.
-	"datadir: name": "", "secrets: name": "", "token: create": "", "token: delete": "", "token: list": "", "kubectl: kubectl": "",
+	"backup: name": "", "keys: name": "", "keys: delete": "", "keys: list": "", "kubectl: kubectl": "",
 	// These have no data directory, or are about the machine.
-	"command: completion": "", "command: envtest-assets": "", "command: help": "", "command: images": "", "command: version": "", "datadir: etcd-member": "",
+	"command: completion": "", "command: envtest-assets": "", "command: help": "", "command: images": "", "command: version": "", "keys: etcd-member": "",
 	"command: install": "", "command: uninstall": "", "command: upgrade": "",
 	"command: join": "", "command: follow": "", "command: remove": "", "command: status": "",
 }
@@ -78,11 +77,11 @@ func TestRootActsAsOwner(t *testing.T) {
 	}
 	slices.Sort(without)
 	if want := slices.Sorted(maps.Keys(notAsOwner)); !slices.Equal(without, want) {
-		t.Errorf("without asOwner are\n%s\nand the list has\n%s", strings.Join(without, "\n"), strings.Join(want, "\n"))
+		t.Errorf("without AsOwner are\n%s\nand the list has\n%s", strings.Join(without, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// actions returns the names of the commands in a file, and whether they act by asOwner: those of literals with an Action, and of calls of a function sub
+// actions returns the names of the commands in a file, and whether they act by AsOwner: those of literals with an Action, and of calls of a function sub
 // that makes one.
 func actions(file *ast.File) map[string]bool {
 	all := map[string]bool{}
@@ -128,6 +127,6 @@ func isAsOwner(e ast.Expr) bool {
 	if !ok {
 		return false
 	}
-	f, ok := call.Fun.(*ast.Ident)
-	return ok && f.Name == "asOwner"
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && f.Sel.Name == "AsOwner"
 }
