@@ -148,7 +148,7 @@ func createBackup(c *cli.Context, byDefault func(dir string) (string, error), da
 	show := output.Report(c)
 	var info *snapshot.Info
 	err = place(c, file, func(temp *directory.TempDir) (err error) {
-		info, err = makeBackup(c, dir, temp, databaseOnly, func(what string) { show(func() string { return what }) })
+		info, err = makeBackup(c, dir, temp, databaseOnly, show)
 		return err
 	}, copyTo)
 	if err != nil {

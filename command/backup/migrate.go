@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,7 +38,7 @@ func datastoreMigrate(c *cli.Context) error {
 	logbridge.Quiet(silent, "kine")
 	var done *migrate.Result
 	err := asOwnerOf(migrationOwner(to.Dir, from.Dir, c.String("data-dir")), func() (err error) {
-		done, err = migrate.Run(c.Context, from, to, func(p migrate.Progress) { show(func() string { return progressText(p) }) })
+		done, err = migrate.Run(c.Context, from, to, func(p migrate.Progress) { show(progressText(p)) })
 		return err
 	})
 	if err != nil {
@@ -177,27 +178,14 @@ func secretOnCommandLine(option, endpoint, variable string) error {
 	if !slices.ContainsFunc(os.Args, func(arg string) bool { return arg == endpoint || strings.HasSuffix(arg, "="+endpoint) }) {
 		return nil
 	}
-	kind, rest, _ := strings.Cut(endpoint, "://")
-	place, _, _ := strings.Cut(rest, "?")
-	if kind == "mysql" { // its password may have a question mark
-		if place = rest; strings.Contains(rest, "/") {
-			place, _, _ = cutLast(rest, "/")
-		}
+	if !withPassword.MatchString(endpoint) {
+		return nil
 	}
-	user, _, there := cutLast(place, "@")
-	_, password, _ := strings.Cut(user, ":")
-	if there && password != "" || strings.Contains(rest, "password=") {
-		return fmt.Errorf("%s: other users can see a password on the command line: put the URL into the variable %s (for PostgreSQL, ~/.pgpass works too)", option, variable)
-	}
-	return nil
+	return fmt.Errorf("%s: other users can see a password on the command line: put the URL into the variable %s (for PostgreSQL, ~/.pgpass works too)", option, variable)
 }
 
-func cutLast(text, separator string) (before, after string, found bool) {
-	if i := strings.LastIndex(text, separator); i >= 0 {
-		return text[:i], text[i+len(separator):], true
-	}
-	return "", text, false
-}
+// withPassword matches URLs with a password, and others that look like one.
+var withPassword = regexp.MustCompile(`^[a-z]+://[^:@]*:[^@]+@|[?&]password=`)
 
 // nextServer is the command line of a server on the target, without secrets.
 func nextServer(c *cli.Context, to migrate.End) string {

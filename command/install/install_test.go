@@ -146,18 +146,6 @@ func TestAPowerCutKeepsTheWayBack(t *testing.T) {
 	}
 }
 
-func TestOneInstallationAtATime(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	unlock, err := setup.Lock(m.place.BinDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.fails("another command of Karve", "v1")
-	unlock()
-	m.installs("v1")
-}
-
 func (m *machine) uninstall(purge bool) error {
 	m.said.Reset()
 	say := func(format string, args ...any) { fmt.Fprintf(&m.said, format+"\n", args...) }

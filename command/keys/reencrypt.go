@@ -111,7 +111,7 @@ func writeAgain(ctx context.Context, c *cli.Context, api kubernetes.Interface, c
 			return fmt.Errorf("store the Secret %s/%s again: %w", namespace, name, err)
 		}
 		done++
-		show(func() string { return fmt.Sprintf("%d Secrets", done) })
+		show(fmt.Sprintf("%d Secrets", done))
 		return nil
 	})
 	return done, err

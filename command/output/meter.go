@@ -18,22 +18,21 @@ func Meter(c *cli.Context) sqlitefile.Progress {
 	show := Report(c)
 	return func(done, total int64) {
 		if total > 0 {
-			show(func() string { return fmt.Sprintf("%d%%", 100*done/total) })
+			show(fmt.Sprintf("%d%%", 100*done/total))
 		}
 	}
 }
 
-// Report prints the progress of long work on standard error, and nothing about short work. show asks
-// for a text only when it prints one.
-func Report(c *cli.Context) (show func(text func() string)) {
+// Report prints the progress of long work on standard error, and nothing about short work.
+func Report(c *cli.Context) (show func(text string)) {
 	var mu sync.Mutex
 	last := time.Now()
-	return func(text func() string) {
+	return func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
 		if time.Since(last) >= reportEvery {
 			last = time.Now()
-			fmt.Fprintf(c.App.ErrWriter, "karve: %s: %s\n", c.Command.Name, text())
+			fmt.Fprintf(c.App.ErrWriter, "karve: %s: %s\n", c.Command.Name, text)
 		}
 	}
 }

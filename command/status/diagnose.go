@@ -10,7 +10,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/version"
 	nodeutil "k8s.io/component-helpers/node/util"
 )
 
@@ -18,7 +17,6 @@ import (
 // about it.
 type facts struct {
 	nodes      []corev1.Node // no simulated ones
-	server     string        // the version of the API server; empty: unknown
 	daemonSets []daemonSet   // of all namespaces
 	daemonsRead,
 	dnsRead,
@@ -57,10 +55,6 @@ var proxies = []string{"cilium", "kube-router", "antrea-agent", "ovnkube-node", 
 // facts reads what decides about lacks.
 func (s server) facts(ctx context.Context, nodes []corev1.Node) *facts {
 	f := &facts{nodes: nodes}
-	var v struct{ GitVersion string }
-	if s.get(ctx, "/version", &v) == nil {
-		f.server = v.GitVersion
-	}
 	var sets struct{ Items []daemonSet }
 	if s.get(ctx, "/apis/apps/v1/daemonsets", &sets) == nil {
 		f.daemonSets, f.daemonsRead = sets.Items, true
@@ -121,7 +115,6 @@ func (f *facts) lacks() (all []Lack) {
 	f.addNetwork(add)
 	f.addProxy(add)
 	f.addDNS(add)
-	f.addVersions(add)
 	return all
 }
 
@@ -204,38 +197,6 @@ func (f *facts) addDNS(add func(do, format string, args ...any)) {
 		}
 	}
 	add(follows+joined, "%s makes Pods ask %s, but DNS is at %s", kubeletConfig, strings.Join(f.clusterDNS, ", "), strings.Join(addresses, ", "))
-}
-
-// oldest is how many minor versions older than the API server a kubelet may be
-// (https://kubernetes.io/releases/version-skew-policy/).
-const oldest = 3
-
-func (f *facts) addVersions(add func(do, format string, args ...any)) {
-	server, err := version.ParseGeneric(f.server)
-	if err != nil {
-		return
-	}
-	var newer, older []string
-	for _, n := range f.nodes {
-		kubelet, err := version.ParseGeneric(n.Status.NodeInfo.KubeletVersion)
-		if err != nil {
-			continue
-		}
-		text := n.Name + " (" + n.Status.NodeInfo.KubeletVersion + ")"
-		switch {
-		case kubelet.Major() != server.Major():
-		case kubelet.Minor() > server.Minor():
-			newer = append(newer, text)
-		case kubelet.Minor()+oldest < server.Minor():
-			older = append(older, text)
-		}
-	}
-	if len(newer) > 0 {
-		add("install a kubelet of the server's version, or upgrade the server", "the kubelet of %s is newer than the API server (%s), which Kubernetes does not support", some(newer), f.server)
-	}
-	if len(older) > 0 {
-		add("upgrade the kubelet", "the kubelet of %s is more than %d minor versions older than the API server (%s)", some(older), oldest, f.server)
-	}
 }
 
 // some is a list of names that may be long.

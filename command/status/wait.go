@@ -40,7 +40,7 @@ karve status finds it, and 1 after --timeout, with what was missing.`,
 				if ctx.Err() == nil {
 					missing = err // the last one that the end of the time has not caused
 				}
-				show(func() string { return missing.Error() })
+				show(fmt.Sprint(missing))
 				select {
 				case <-time.After(waitPoll):
 				case <-ctx.Done():
