@@ -146,9 +146,9 @@ func (l leaseStatus) String() string {
 }
 
 // readAsOwner is readFiles as the owner of the directory: no link or file there leads root to what the owner may not read.
-func readAsOwner(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {
+func readAsOwner(dir string) (s *ServerState, config *rest.Config, err error) {
 	err = ownership.Act(dir, func() (err error) {
-		s, config, err = readFiles(dir, now)
+		s, config, err = readFiles(dir)
 		return err
 	})
 	return s, config, err

@@ -14,7 +14,6 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/status/servers"
@@ -60,17 +59,16 @@ type ServerStatus struct {
 
 // ServerState is what `karve status --all -o json` prints of each server: all but its datastore.
 type ServerState struct {
-	State         string             `json:"state"`
-	Problem       string             `json:"problem,omitempty"`
-	DataDir       string             `json:"dataDir"`
-	PID           int                `json:"pid,omitempty"`
-	Since         *time.Time         `json:"since,omitempty"`
-	Version       string             `json:"version,omitempty"`
-	URL           string             `json:"url,omitempty"`
-	AdvertisedURL string             `json:"advertisedURL,omitempty"` // --advertise-url
-	Memory        *memoryStatus      `json:"memory,omitempty"`
-	Certificate   *certificateStatus `json:"certificate,omitempty"` // the one that expires first
-	Leases        []leaseStatus      `json:"leases,omitempty"`      // of the leader election
+	State         string        `json:"state"`
+	Problem       string        `json:"problem,omitempty"`
+	DataDir       string        `json:"dataDir"`
+	PID           int           `json:"pid,omitempty"`
+	Since         *time.Time    `json:"since,omitempty"`
+	Version       string        `json:"version,omitempty"`
+	URL           string        `json:"url,omitempty"`
+	AdvertisedURL string        `json:"advertisedURL,omitempty"` // --advertise-url
+	Memory        *memoryStatus `json:"memory,omitempty"`
+	Leases        []leaseStatus `json:"leases,omitempty"` // of the leader election
 }
 
 type memoryStatus struct {
@@ -83,12 +81,6 @@ type leaseStatus struct {
 	Name   string `json:"name"`
 	Leads  bool   `json:"leads"`            // this server does
 	Holder string `json:"holder,omitempty"` // the identity of the leader, if it is known
-}
-
-type certificateStatus struct {
-	Name     string    `json:"name"`
-	NotAfter time.Time `json:"notAfter"`
-	DaysLeft int       `json:"daysLeft"`
 }
 
 // Status is `karve status`.
@@ -115,7 +107,7 @@ ready, 3 if none runs, otherwise 4.`,
 			}
 			limited, cancel := context.WithTimeout(c.Context, askTimeout)
 			defer cancel()
-			s, err := readStatus(limited, options.Absolute(c.String("data-dir")), c.String("datastore-endpoint"), time.Now())
+			s, err := readStatus(limited, options.Absolute(c.String("data-dir")), c.String("datastore-endpoint"))
 			if c.Context.Err() != nil { // nobody knows what it is
 				return context.Cause(c.Context)
 			} else if err != nil {
@@ -137,11 +129,11 @@ ready, 3 if none runs, otherwise 4.`,
 
 // readStatus reads the lock, asks the server until ctx ends, and reads the files of the data directory. If one of
 // them fails, that is an error: an incomplete status would mislead. A server that does not answer in time is not ready.
-func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
+func readStatus(ctx context.Context, dir, endpoint string) (*ServerStatus, error) {
 	if !options.Exists(dir) {
 		return nil, servers.None(dir)
 	}
-	state, err := readState(ctx, dir, now)
+	state, err := readState(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -162,8 +154,8 @@ func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*Serv
 }
 
 // readState is readStatus without nodes, tunnels and the datastore.
-func readState(ctx context.Context, dir string, now time.Time) (*ServerState, error) {
-	s, config, err := readAsOwner(dir, now)
+func readState(ctx context.Context, dir string) (*ServerState, error) {
+	s, config, err := readAsOwner(dir)
 	if err != nil || config == nil {
 		return s, err
 	}
@@ -174,7 +166,7 @@ func readState(ctx context.Context, dir string, now time.Time) (*ServerState, er
 
 // readFiles reads what a data directory says of its server. With config, the server can be asked for the rest;
 // it is nil for one that is stopped or starting.
-func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {
+func readFiles(dir string) (s *ServerState, config *rest.Config, err error) {
 	s = &ServerState{State: stateStopped, DataDir: dir}
 	pid, held, err := servers.Holder(dir)
 	if err != nil {
@@ -191,42 +183,7 @@ func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, 
 			return nil, nil, err
 		}
 	}
-	return s, config, s.readCertificates(filepath.Join(dir, "certs"), now)
-}
-
-func (s *ServerState) readCertificates(dir string, now time.Time) error {
-	if !options.Exists(dir) {
-		return nil
-	}
-	if err := onlySmallFiles(dir); err != nil {
-		return err
-	}
-	infos, err := certs.List(dir, now)
-	if err != nil {
-		return err
-	}
-	for _, i := range infos {
-		if !i.NotAfter.IsZero() && (s.Certificate == nil || i.NotAfter.Before(s.Certificate.NotAfter)) {
-			s.Certificate = &certificateStatus{Name: string(i.Name), NotAfter: i.NotAfter, DaysLeft: i.DaysLeft}
-		}
-	}
-	return nil
-}
-
-// onlySmallFiles returns an error if reading the files of dir could block, or fill the memory.
-func onlySmallFiles(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path)
-		if err == nil && !info.IsDir() && (!info.Mode().IsRegular() || info.Size() > 1<<20) {
-			return fmt.Errorf("%s: it is no regular file of at most 1 MiB", path)
-		}
-	}
-	return nil
+	return s, config, nil
 }
 
 func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir string) error {
@@ -277,7 +234,7 @@ func asked[T any](ctx context.Context, dir string, ask func(*control.Client, con
 
 // Ready returns an error unless the server in a data directory is ready, as `karve status` finds it.
 func Ready(ctx context.Context, dir string) error {
-	s, err := readState(ctx, dir, time.Now())
+	s, err := readState(ctx, dir)
 	if err != nil || s.State == stateReady {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -23,7 +22,7 @@ func statusOfAll(c *cli.Context) error {
 	states := []*ServerState{} // [] in JSON, if there is none
 	code := 0
 	for _, found := range running {
-		s, err := readState(c.Context, found.DataDir, time.Now())
+		s, err := readState(c.Context, found.DataDir)
 		switch {
 		case c.Context.Err() != nil:
 			return context.Cause(c.Context)

@@ -66,9 +66,6 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 		}
 		line("memory", "%s anonymous%s", mebi(m.Anonymous), limit)
 	}
-	if c := s.Certificate; c != nil {
-		line("certificates", "%d days left (%s, %s)", c.DaysLeft, c.Name, c.NotAfter.Format(time.DateOnly))
-	}
 	for _, l := range s.Leases {
 		line("leader", "%s", l)
 	}
