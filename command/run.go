@@ -124,12 +124,8 @@ func runWithCluster(c *cli.Context, args []string, shell bool) error {
 	if term.IsTerminal(int(os.Stderr.Fd())) { // somebody waits, and does not see the server's log
 		progress, _ = logbridge.New(os.Stderr, "text", "info") // these are valid
 	}
-	started := showProgress(&config, progress)
-	defer started()
-	config.Ready = func(info server.Info) {
-		started()
-		up <- info
-	}
+	config.Progress = logProgress(progress)
+	config.Ready = func(info server.Info) { up <- info }
 	life, end := context.WithCancel(context.WithoutCancel(c.Context))
 	defer end()
 	ended := make(chan error, 1)

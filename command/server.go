@@ -43,12 +43,8 @@ the name of an option is an error. A variable has one value: give several, such 
 			if err != nil { // together with what the server would refuse
 				return errors.Join(err, config.Validate(c.Context))
 			}
-			started := showProgress(&config, config.Log)
-			defer started()
-			config.Ready = func(info server.Info) {
-				started()
-				greet(c.App.Writer, info)
-			}
+			config.Progress = logProgress(config.Log)
+			config.Ready = func(info server.Info) { greet(c.App.Writer, info) }
 			ctx := c.Context
 			if c.Bool("stop-with-stdin") {
 				var end context.CancelFunc
@@ -111,9 +107,21 @@ func leave(w io.Writer, config server.Config) {
 	}
 }
 
-// showProgress makes a server with that configuration log its progress until done is called.
-func showProgress(config *server.Config, log *logrus.Logger) (done func()) {
-	p := output.NewStartProgress(log)
-	config.Progress = func(at server.Progress) { p.Tell(at.Part, at.For, at.Doing) }
-	return p.Done
+// progressEvery is the least time between two log lines about a start that takes long.
+const progressEvery = 30 * time.Second
+
+// logProgress logs what a start is doing that takes longer than a few seconds.
+func logProgress(log *logrus.Logger) func(server.Progress) {
+	var last time.Time
+	return func(at server.Progress) {
+		if time.Since(last) < progressEvery {
+			return
+		}
+		last = time.Now()
+		text := fmt.Sprintf("the %s has been starting for %v", at.Part, at.For.Round(time.Second))
+		if at.Doing != "" {
+			text += " (" + at.Doing + ")"
+		}
+		log.Info(text)
+	}
 }
