@@ -16,7 +16,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -259,4 +261,17 @@ func showLog(w io.Writer, log *os.File) {
 	}
 	fmt.Fprintln(w, "karve: the server's log:")
 	io.Copy(w, io.NewSectionReader(log, max(0, size-logShown), logShown))
+}
+
+// runDir creates a temporary directory for a cluster, whose CA keys are in it. It first removes the
+// directories that processes have left which were killed, or ended by a second signal.
+func runDir() (*directory.TempDir, error) {
+	if err := options.CheckListed(os.TempDir()); err != nil {
+		return nil, fmt.Errorf("the temporary directory (TMPDIR): %w", err)
+	}
+	temp, err := directory.NewPrivate("karve-run-")
+	if err != nil {
+		err = ownership.ExplainTemp(err)
+	}
+	return temp, err
 }

@@ -26,11 +26,6 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-const (
-	backupsDir   = snapshots.BackupsDir
-	backupSuffix = snapshots.BackupSuffix
-)
-
 // Backup is `karve backup`.
 func Backup() *cli.Command {
 	open := []cli.Flag{
@@ -44,7 +39,7 @@ func Backup() *cli.Command {
 			{
 				Name: "create", ArgsUsage: "[FILE]",
 				Usage: "write a backup, and verify it",
-				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + backupSuffix + " by default; - is standard output. A server may run. The backup has everything that\n" +
+				Description: "FILE is DATA-DIR/" + snapshots.BackupsDir + "/karve-TIME" + snapshots.BackupSuffix + " by default; - is standard output. A server may run. The backup has everything that\n" +
 					"makes the cluster this cluster: objects, certificates, keys, the keys of encrypted\n" +
 					"Secrets, SSH keys, manifests and the configuration file. Whoever can read it is an\n" +
 					"administrator. karve backup restore, karve reset, karve datastore restore and\n" +
@@ -182,12 +177,12 @@ func onlyDatabase(w io.Writer, r io.Reader) error {
 
 // inBackups is the default FILE of karve backup create.
 func inBackups(dir string) (string, error) {
-	backups := filepath.Join(dir, backupsDir)
+	backups := filepath.Join(dir, snapshots.BackupsDir)
 	err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) })
 	if errors.Is(err, syscall.EROFS) {
 		err = directory.ReadOnly(dir)
 	}
-	return filepath.Join(backups, "karve-"+time.Now().UTC().Format(directory.Stamp)+backupSuffix), err
+	return filepath.Join(backups, "karve-"+time.Now().UTC().Format(directory.Stamp)+snapshots.BackupSuffix), err
 }
 
 // asSnapshot is the default FILE of karve snapshot and karve reset.

@@ -15,6 +15,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/destination"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -29,7 +30,7 @@ func destinationOf(c *cli.Context, name string) (string, error) {
 	dir := options.Absolute(c.String("data-dir"))
 	file, err := destination.Find(name, destination.Rules{
 		Overwrite: c.Bool("overwrite"), Stream: true, Outside: []string{dir, options.OwnedDir(c)},
-		But: []string{filepath.Join(dir, snapshot.FileName), filepath.Join(dir, backupsDir)},
+		But: []string{filepath.Join(dir, snapshot.FileName), filepath.Join(dir, snapshots.BackupsDir)},
 	})
 	if errors.Is(err, fs.ErrExist) {
 		return "", existsAlready(name)

@@ -29,7 +29,7 @@ func backupOf(c *config) backup { return backup{dir: c.dataDir + ".before-upgrad
 // find looks for the backup that an upgrade made that was cut short.
 func (b *backup) find() bool {
 	file := filepath.Join(b.dir, datastore.EngineFile)
-	if !exists(file) {
+	if !setup.Exists(file) {
 		return false
 	}
 	b.file = file
@@ -38,14 +38,14 @@ func (b *backup) find() bool {
 
 // backUp copies the data while the service is stopped, with a program that knows them.
 func (i *Installer) backUp(ctx context.Context, b *backup, program, config string) error {
-	if exists(b.dir) && !marker.Ours(b.dir) && os.Remove(b.dir) != nil {
+	if setup.Exists(b.dir) && !marker.Ours(b.dir) && os.Remove(b.dir) != nil {
 		return fmt.Errorf("no upgrade without a backup: %s has other files than Karve's", b.dir)
 	}
 	if err := errors.Join(atomicfile.MakeDir(b.dir), marker.Write(b.dir)); err != nil {
 		return fmt.Errorf("no upgrade without a backup: %w", err)
 	}
 	target := filepath.Join(b.dir, datastore.EngineFile)
-	if !exists(filepath.Join(b.store, datastore.EngineFile)) {
+	if !setup.Exists(filepath.Join(b.store, datastore.EngineFile)) {
 		return kineimport.Waiting(b.store)
 	}
 	stats, _ := i.Service.Run(ctx, program, "datastore", "stats", "--config", config)
@@ -59,7 +59,7 @@ func (i *Installer) backUp(ctx context.Context, b *backup, program, config strin
 		return fmt.Errorf("no upgrade without a backup: %s is a directory: move it away", previous)
 	}
 	os.Remove(kept)
-	if exists(target) {
+	if setup.Exists(target) {
 		if err := setup.Keep(target, kept); err != nil {
 			return fmt.Errorf("no upgrade without a backup: %w", err)
 		}
@@ -69,7 +69,7 @@ func (i *Installer) backUp(ctx context.Context, b *backup, program, config strin
 		os.Remove(kept)
 		return fmt.Errorf("no upgrade without a backup, which failed: %w", err)
 	}
-	if exists(kept) {
+	if setup.Exists(kept) {
 		if err := atomicfile.Rename(kept, previous); err != nil {
 			return fmt.Errorf("no upgrade without a backup: %w", err)
 		}
@@ -100,9 +100,4 @@ func (b *backup) putBack(ctx context.Context, i *Installer, config string) {
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return lines[len(lines)-1]
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }

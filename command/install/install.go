@@ -56,7 +56,7 @@ func (i *Installer) Run(ctx context.Context, given Options) (dataDir string, err
 	}
 	defer files.End()
 	r := &installation{Installer: i, files: files}
-	r.fresh = !files.Interrupted(i.Program()) && (!exists(i.Program()) || files.Made(i.Program()))
+	r.fresh = !files.Interrupted(i.Program()) && (!setup.Exists(i.Program()) || files.Made(i.Program()))
 	if err := r.run(ctx, given); err != nil {
 		return "", err
 	}

@@ -37,7 +37,7 @@ func TestInstallAndChangeOptions(t *testing.T) {
 	m.upright("v1", "v1")
 	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\nsecure-port: 'it''s'\n"+dir+schedule)
 	m.says("no backup is made")
-	if exists(m.place.DataDir + ".before-upgrade") {
+	if setup.Exists(m.place.DataDir + ".before-upgrade") {
 		t.Error("a backup, although the same version converts nothing")
 	}
 }
@@ -86,7 +86,7 @@ func TestNothingIsInstalledWithoutTheBackup(t *testing.T) {
 	m := newMachine(t)
 	m.restore = func(context.Context, string, string, string) error { return errors.New("it is damaged") }
 	m.fails("it is damaged; nothing was installed", "v1")
-	if exists(m.place.Program()) || exists(m.place.Config) || m.starts > 0 {
+	if setup.Exists(m.place.Program()) || setup.Exists(m.place.Config) || m.starts > 0 {
 		t.Errorf("something is installed; %d starts", m.starts)
 	}
 }
@@ -96,7 +96,7 @@ func TestNothingChangesIfTheCheckFails(t *testing.T) {
 	m := newMachine(t)
 	m.checks = `[{"check":"datastore","result":"fail","found":"schema 99"}]`
 	m.fails("1 of 1 checks failed", "v1")
-	if exists(m.place.DataDir) || exists(m.place.Program()) {
+	if setup.Exists(m.place.DataDir) || setup.Exists(m.place.Program()) {
 		t.Error("something is left of it")
 	}
 	m.checks = "[]"
@@ -157,7 +157,7 @@ func (m *machine) uninstalls(purge bool) {
 	if err := m.uninstall(purge); err != nil {
 		m.t.Fatal(err)
 	}
-	if exists(m.place.Program()) || exists(m.place.Service.File) || exists(m.place.Uninstall) || m.started != "" {
+	if setup.Exists(m.place.Program()) || setup.Exists(m.place.Service.File) || setup.Exists(m.place.Uninstall) || m.started != "" {
 		m.t.Error("the program, the unit or the script is still there")
 	}
 }
@@ -221,7 +221,7 @@ func TestOthersFilesAreRefused(t *testing.T) {
 	m.installs("v1")
 	m.write(m.place.Program(), "of somebody else, by now")
 	m.fails("is another file than Karve's", "v2")
-	if err := m.uninstall(false); err != nil || !exists(m.place.Program()) {
+	if err := m.uninstall(false); err != nil || !setup.Exists(m.place.Program()) {
 		t.Errorf("it is removed: %v", err)
 	}
 	m.says(m.place.Program())
@@ -239,7 +239,7 @@ func TestConfigurationBehindALink(t *testing.T) {
 	m.want("mine/karve.yaml", "secure-port: 1\ndata-dir: '"+m.place.DataDir+"'\n")
 	m.uninstalls(true)
 	m.says(m.place.Config)
-	if !exists(filepath.Join(m.dir, "mine/karve.yaml")) || !exists(m.place.Config) {
+	if !setup.Exists(filepath.Join(m.dir, "mine/karve.yaml")) || !setup.Exists(m.place.Config) {
 		t.Error("the file or the link is gone")
 	}
 }
@@ -324,7 +324,7 @@ func TestTheServiceCanReadItsSecrets(t *testing.T) { // for a moment, the whole 
 			t.Errorf("%s belongs to %s", path, got)
 		}
 	}
-	if undo(); exists(m.dir + "/a") {
+	if undo(); setup.Exists(m.dir + "/a") {
 		t.Error("a directory is left")
 	}
 	if err := os.Chmod(etc, 0o700); err != nil {
@@ -352,7 +352,7 @@ func TestBackUpForAPackage(t *testing.T) {
 	} {
 		m.write(m.place.Config, c.config)
 		m.said.Reset()
-		if err := i.BackUp(t.Context()); (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) || exists(backup) {
+		if err := i.BackUp(t.Context()); (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) || setup.Exists(backup) {
 			t.Errorf("%q: got %v", c.config, err)
 		}
 		m.says(c.says)

@@ -60,7 +60,7 @@ func FindPlace(ctx context.Context) (Place, error) {
 	case !p.User:
 		p.Service.File = "/etc/systemd/system/karve.service"
 	}
-	if err == nil && p.Service.Init == setup.None && exists(p.Service.File) {
+	if err == nil && p.Service.Init == setup.None && setup.Exists(p.Service.File) {
 		err = fmt.Errorf("%s is installed, but no systemd runs here: run this where it does, or remove the file", p.Service.File)
 	}
 	if err != nil {

@@ -59,7 +59,7 @@ func (r *installation) prepareAll(ctx context.Context, given Options) (err error
 	if r.undo = append(r.undo, undo); err != nil {
 		return err
 	}
-	if dir := filepath.Dir(r.configFile); !exists(dir) {
+	if dir := filepath.Dir(r.configFile); !setup.Exists(dir) {
 		r.undo = append(r.undo, func() { os.Remove(r.temp); os.Remove(dir) })
 	}
 	r.temp, err = setup.Stage(r.configFile, 0o600, -1, func(w io.Writer) error { _, err := w.Write(r.config.text); return err })
@@ -88,8 +88,8 @@ func (r *installation) restoreFirst(ctx context.Context, given Options) (Options
 	}
 	dirs, begun := r.config.directories(), snapshot.Unfinished(r.config.dataDir) != nil
 	whole := slices.DeleteFunc(slices.Clone(dirs), func(dir string) bool { return !isEmpty(dir) && !begun })
-	stays := slices.ContainsFunc(dirs, exists)
-	made := slices.DeleteFunc(append(dirs, filepath.Dir(r.configFile), r.configFile), exists)
+	stays := slices.ContainsFunc(dirs, setup.Exists)
+	made := slices.DeleteFunc(append(dirs, filepath.Dir(r.configFile), r.configFile), setup.Exists)
 	endpoint := r.config.option("datastore-endpoint")
 	if err := r.Restore(ctx, r.Config, r.config.dataDir, endpoint); err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (i *Installer) stage() (string, error) {
 // findings, and fails if a service would not start.
 func (r *installation) lookAround(ctx context.Context, replaces string) error {
 	args := []string{"check", "-o", "json", "--config", r.temp}
-	if exists(replaces) {
+	if setup.Exists(replaces) {
 		args = append(args, "--replaces", replaces)
 	}
 	text, failed := r.Service.Run(ctx, r.staged, args...)

@@ -80,7 +80,7 @@ func (r *Remover) Run(ctx context.Context) error {
 		if err := r.Service.Remove(ctx); err != nil {
 			return err
 		}
-	} else if exists(r.Service.File) {
+	} else if setup.Exists(r.Service.File) {
 		left = append(left, r.Service.File)
 	}
 	sweep(r.BinDir, "")
@@ -102,7 +102,7 @@ func (r *Remover) Run(ctx context.Context) error {
 	if r.Rotation != "" {
 		paths = append(paths, r.Rotation)
 	}
-	if dropIns := r.Service.File + ".d"; r.Service.File != "" && exists(dropIns) && os.Remove(dropIns) != nil {
+	if dropIns := r.Service.File + ".d"; r.Service.File != "" && setup.Exists(dropIns) && os.Remove(dropIns) != nil {
 		left = append(left, dropIns)
 	}
 	files.Forget()
@@ -111,12 +111,12 @@ func (r *Remover) Run(ctx context.Context) error {
 			if err := os.Remove(path); err != nil {
 				return err
 			}
-		} else if exists(path) {
+		} else if setup.Exists(path) {
 			left = append(left, path)
 		}
 	}
 	if !r.Purge {
-		kept := slices.DeleteFunc(append([]string{r.Config}, c.everything()...), func(path string) bool { return !exists(path) })
+		kept := slices.DeleteFunc(append([]string{r.Config}, c.everything()...), func(path string) bool { return !setup.Exists(path) })
 		r.Say("Karve is removed. These are kept: %s", strings.Join(kept, " "))
 		if len(left) > 0 {
 			r.Say("these are kept too, as the configuration may need them: %s", strings.Join(left, " "))
@@ -165,7 +165,7 @@ func (r *Remover) purge(c *config) (left []string) {
 // The mark stays with that, so that the next installation goes on there.
 func purgeDir(dir string) (left []string) {
 	place := real(dir)
-	if !exists(place) {
+	if !setup.Exists(place) {
 		return nil
 	}
 	root, err := os.OpenRoot(place)

@@ -82,7 +82,7 @@ func (i *Installer) prepare(c *config, o owner) (undo func(), err error) {
 	}
 	for _, dir := range c.directories() {
 		if _, err := os.Stat(dir); os.IsNotExist(err) {
-			for at := dir; !exists(at); at = filepath.Dir(at) {
+			for at := dir; !setup.Exists(at); at = filepath.Dir(at) {
 				made = append(made, at)
 			}
 			if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {

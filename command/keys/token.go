@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,16 +214,9 @@ func tokenTable(w io.Writer, tokens []*bootstraptoken.BootstrapToken, now time.T
 				ttl = duration.ShortHumanDuration(t.Expires.Sub(now))
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Token, ttl, expires, orNone(strings.Join(t.Usages, ",")),
-			orNone(output.Printable(t.Description)), orNone(output.Printable(strings.Join(t.Groups, ","))))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Token, ttl, expires, cmp.Or(strings.Join(t.Usages, ","), "<none>"),
+			cmp.Or(output.Printable(t.Description), "<none>"), cmp.Or(output.Printable(strings.Join(t.Groups, ",")), "<none>"))
 	}
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "<none>"
-	}
-	return text
 }
 
 func deleteTokens(c *cli.Context) error {

@@ -16,10 +16,6 @@ import (
 	"github.com/karve-k8s/karve/control"
 )
 
-func dialSocket(ctx context.Context, dir string) (net.Conn, error) {
-	return control.DialSocket(ctx, filepath.Join(dir, control.APISocket))
-}
-
 // refused returns why the server refuses this user at the socket in a data directory.
 func refused(dir string) error {
 	client := http.Client{Transport: transport(dir), Timeout: dialTimeout}
@@ -38,7 +34,9 @@ func refused(dir string) error {
 
 func transport(dir string) *http.Transport {
 	return &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dialSocket(ctx, dir) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return control.DialSocket(ctx, filepath.Join(dir, control.APISocket))
+		},
 		DisableCompression: true,
 	}
 }

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -53,7 +54,7 @@ func (s *ServerStatus) nodesTable(w io.Writer) {
 		if !n.Ready {
 			state = "not ready (" + output.Printable(n.Problem) + ")"
 		}
-		line("node", "%s: %s, %s", output.Printable(n.Name), state, orDash(output.Printable(n.Kubelet)))
+		line("node", "%s: %s, %s", output.Printable(n.Name), state, cmp.Or(output.Printable(n.Kubelet), "-"))
 	}
 	for _, l := range s.Lacks {
 		line("lacks", "%s (%s)", output.Printable(l.What), output.Printable(l.Do))

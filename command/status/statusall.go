@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -46,7 +47,7 @@ func statusOfAll(c *cli.Context) error {
 		}
 		fmt.Fprintln(w, "DATA DIRECTORY\tSTATE\tPROCESS\tADDRESS\tVERSION")
 		for _, s := range states {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", output.Printable(s.DataDir), s.State, s.PID, orDash(output.Printable(s.URL)), orDash(output.Printable(s.Version)))
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", output.Printable(s.DataDir), s.State, s.PID, cmp.Or(output.Printable(s.URL), "-"), cmp.Or(output.Printable(s.Version), "-"))
 		}
 		for _, s := range states {
 			if s.Problem != "" {
@@ -58,11 +59,4 @@ func statusOfAll(c *cli.Context) error {
 		return cli.Exit("", code)
 	}
 	return err
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

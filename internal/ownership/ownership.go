@@ -16,6 +16,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"github.com/karve-k8s/karve/internal/shell"
 )
@@ -29,7 +30,13 @@ type Owner struct {
 }
 
 // Of returns the owner of a file; ok is false where files have none of this kind.
-func Of(info fs.FileInfo) (owner Owner, ok bool) { return ownerOf(info) }
+func Of(info fs.FileInfo) (owner Owner, ok bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return Owner{}, false
+	}
+	return Owner{int(st.Uid), int(st.Gid)}, true
+}
 
 // String returns the user's name, if the machine has one for it, and the number.
 func (o Owner) String() string {
@@ -52,7 +59,7 @@ func Foreign(dir string) (Owner, bool, error) {
 	} else if err != nil {
 		return Owner{}, false, err
 	}
-	o, ok := ownerOf(info)
+	o, ok := Of(info)
 	return o, ok && o.UID != 0, nil
 }
 
@@ -114,7 +121,7 @@ func RefuseFIFOs(dir string) error {
 // Mine reports whether a file belongs to this process' user. It is true where files have no
 // owners of this kind.
 func Mine(info fs.FileInfo) bool {
-	o, ok := ownerOf(info)
+	o, ok := Of(info)
 	return !ok || o.UID == os.Geteuid()
 }
 
@@ -146,7 +153,7 @@ func Give(file, dir string) error {
 	if _, others, err := Foreign(file); err != nil || others {
 		return err
 	}
-	f, err := os.OpenFile(file, os.O_RDONLY|nonblock, 0)
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
@@ -172,7 +179,7 @@ func Explain(err error, dir string) error {
 	if statErr != nil {
 		return err
 	}
-	owner, ok := ownerOf(info)
+	owner, ok := Of(info)
 	if !ok {
 		return err
 	}
@@ -186,7 +193,7 @@ func Explain(err error, dir string) error {
 		if err != nil {
 			return nil
 		}
-		if o, ok := ownerOf(info); ok && o.UID != owner.UID {
+		if o, ok := Of(info); ok && o.UID != owner.UID {
 			stranger = fmt.Sprintf("%s belongs to %s", path, o)
 			return filepath.SkipAll
 		}
@@ -220,7 +227,7 @@ func Check(dir string) error {
 	if err != nil {
 		return err
 	}
-	if made, ok := ownerOf(info); !ok || made.UID == owner.UID {
+	if made, ok := Of(info); !ok || made.UID == owner.UID {
 		return nil
 	}
 	return fmt.Errorf("%w: %s to %s, and this is root, whose files its service could not open: run this as that user (setpriv --reuid %d --regid %d --clear-groups karve …; or start the service), or make the directory root's for good (chown -hR 0:0 %s)",

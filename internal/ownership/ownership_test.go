@@ -35,7 +35,7 @@ func wantOwner(t *testing.T, path string, want int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := ownerOf(info); got.UID != want || got.GID != want {
+	if got, _ := Of(info); got.UID != want || got.GID != want {
 		t.Errorf("%s: got %+v, want user and group %d", path, got, want)
 	}
 }

@@ -68,7 +68,7 @@ func (f *Files) End() {
 
 // Interrupted reports whether an installation that replaced path was cut short.
 func (f *Files) Interrupted(path string) bool {
-	return slices.Contains(f.touched, "="+path) && exists(path+PreviousSuffix)
+	return slices.Contains(f.touched, "="+path) && Exists(path+PreviousSuffix)
 }
 
 // Made reports whether an installation that was cut short made path.
@@ -81,9 +81,9 @@ func (f *Files) Claim(path string, users bool) error {
 	switch previous := path + PreviousSuffix; {
 	case f.Made(path) || slices.Contains(f.touched, "="+path):
 		return nil
-	case exists(previous):
+	case Exists(previous):
 		return fmt.Errorf("%s is in the way, because a replaced file is kept under this name: move it away", previous)
-	case exists(path) && !users && !Ours(path):
+	case Exists(path) && !users && !Ours(path):
 		return fmt.Errorf("%s is another file than Karve's, or a link, and is not replaced: move it away", path)
 	}
 	return nil
@@ -156,7 +156,7 @@ func Stage(path string, mode fs.FileMode, gid int, write func(io.Writer) error) 
 func (f *Files) ReplaceBy(path, staged string) error {
 	if !f.Made(path) && !f.Interrupted(path) {
 		mark := "+"
-		if exists(path) {
+		if Exists(path) {
 			mark = "="
 		}
 		if err := f.note(mark + path); err != nil {
@@ -233,7 +233,8 @@ func (f *Files) empty() error {
 	return errors.Join(err, f.lock.Truncate(0))
 }
 
-func exists(path string) bool {
+// Exists reports whether a name exists; that of a dangling link does.
+func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }

@@ -107,7 +107,7 @@ func (s *Service) Start(ctx context.Context) (err error) {
 
 // Stop ends the service, if it exists.
 func (s *Service) Stop(ctx context.Context) (err error) {
-	if !exists(s.File) {
+	if !Exists(s.File) {
 		return nil
 	}
 	switch s.Init {

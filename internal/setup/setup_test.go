@@ -44,7 +44,7 @@ func TestFilesArePutBack(t *testing.T) {
 	want(t, made, "")
 	left, _ := filepath.Glob(filepath.Join(dir, "*", ".karve*"))
 	locks, _ := filepath.Glob(filepath.Join(dir, ".karve*"))
-	if exists(old+PreviousSuffix) || len(left)+len(locks) > 0 {
+	if Exists(old+PreviousSuffix) || len(left)+len(locks) > 0 {
 		t.Errorf("left over: %q %q", left, locks)
 	}
 }
