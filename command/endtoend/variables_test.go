@@ -20,7 +20,8 @@ func TestVariables(t *testing.T) {
 		"KARVE_SECUR_PORT=7443":  "did you mean KARVE_SECURE_PORT?",
 		"KARVE_SECURE_PORT=7443": "", "KARVE_AUTHORIZATION_MODE=Node": "",
 		// The user's own are left alone, and those of install.sh and of tests.
-		"KARVE_COLOUR_OF_THE_SHED=red": "", "KARVETTE=x": "", "PATH=/x": "", "KARVE_BINARY=/x": "", "KARVE_INSTALL_TIMEOUT=5": "", "KARVE_TEST_ANYTHING=1": "",
+		"KARVE_COLOUR_OF_THE_SHED=red": "", "KARVETTE=x": "", "PATH=/x": "", "KARVE_BINARY=/x": "", "KARVE_INSTALL_TIMEOUT=5": "", "KARVE_TEST_POSTGRES=1": "",
+		"KARVE_DOWNLOAD_URL=x": "", "KARVE_INSTALL_CHECK=no": "", "KARVE_REQUIRE_SIGNATURE=yes": "", "KARVE_VERSION=v1": "", "KARVE_CONTROLLERS=1": "", "KARVE_STORAGE=x": "",
 		// In a Pod beside a Service named karve, or karve-api.
 		"KARVE_SERVICE_HOST=10.96.0.7": "", "KARVE_SERVICE_PORT=6443": "", "KARVE_SERVICE_PORT_HTTPS=6443": "", "KARVE_PORT=tcp://10.96.0.7:6443": "",
 		"KARVE_PORT_6443_TCP=tcp://10.96.0.7:6443": "", "KARVE_PORT_6443_TCP_ADDR=10.96.0.7": "", "KARVE_API_SERVICE_HOST=10.96.0.7": "", "KARVE_API_PORT=tcp://10.96.0.7:6443": "",
