@@ -63,14 +63,3 @@ func TestStatusOfNodes(t *testing.T) {
 		}
 	}
 }
-
-// Simulated nodes run nothing, so they lack nothing.
-func TestStatusOfSimulatedNodes(t *testing.T) {
-	long(t)
-	parallel(t)
-	dir := t.TempDir()
-	start(t, dir, "--simulate-nodes", "2")
-	if s := statusOf(t, dir, 0); s.Report == nil || s.Simulated != 2 || len(s.Nodes) != 0 || len(s.Lacks) != 0 {
-		t.Errorf("got %+v, want two simulated nodes, which lack nothing", s.Report)
-	}
-}

@@ -103,24 +103,6 @@ func TestRunWithoutAServer(t *testing.T) {
 	}
 }
 
-func TestRunHandsSignalsOn(t *testing.T) {
-	long(t)
-	parallel(t)
-	p := &process{t: t, cmd: command(t, "karve", append(append([]string{"run"}, bare...),
-		"--", "sh", "-c", `trap "exit 5" TERM; echo up; while :; do sleep 0.1; done`)...)}
-	p.begin()
-	p.poll("the command", func() error {
-		if p.stdout.String() != "up\n" {
-			return fmt.Errorf("it has printed %q", p.stdout.String())
-		}
-		return nil
-	})
-	p.signal(syscall.SIGTERM)
-	if code := p.wait(patience); code != 5 {
-		t.Errorf("code %d, want the command's 5; stderr %q", code, p.stderr.String())
-	}
-}
-
 func TestRunStaysWhereItIsTold(t *testing.T) {
 	long(t)
 	parallel(t)
