@@ -56,7 +56,7 @@ func checkDir(check, dir string, replaced int) Finding {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)
 	}
 	if held && (pid == 0 || pid != replaced) {
-		return found(check, Fail, "karve status --data-dir "+shell.Quoted(dir)+" shows it; to check for a restart of it, add --replaces "+shell.Quoted(dir)+"; to start another server, choose another --data-dir", "the server of %s runs already: %s", dir, process{pid, "karve"})
+		return found(check, Fail, "karve status --data-dir "+shell.Quoted(dir)+" shows it; to check for a restart of it, add --replaces "+shell.Quoted(dir)+"; to start another server, choose another --data-dir", "the server of %s runs already: %s", dir, holder(pid))
 	}
 	info, err := os.Stat(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,6 +78,14 @@ func checkDir(check, dir string, replaced int) Finding {
 		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can read or change it", dir, info.Mode().Perm())
 	}
 	return found(check, OK, "", "%s, mode %04o", dir, info.Mode().Perm())
+}
+
+// holder names the process of a server; its pid is unknown in another PID namespace.
+func holder(pid int) string {
+	if pid == 0 {
+		return "karve (pid unknown)"
+	}
+	return fmt.Sprintf("karve (pid %d)", pid)
 }
 
 // How much space has to be free: for the ballast, the WAL and the first objects, and for a

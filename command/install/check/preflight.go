@@ -83,7 +83,7 @@ func Run(ctx context.Context, t Target) []Finding {
 	all = append(all, checkPlaces(ctx, t)...)
 	all = append(all, checkStore(t))
 	own, _, _ := directory.Holder(t.DataDir) // an error is a finding about the data directory
-	return append(all, h.ports(t.Ports, t.Replaced, own)...)
+	return append(all, checkPorts(t.Ports, t.Replaced != 0 || own != 0)...)
 }
 
 // Failed counts the findings that are failures.
