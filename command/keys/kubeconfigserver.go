@@ -39,11 +39,8 @@ func serverFor(c *cli.Context, text []byte) (string, error) {
 	return server.String(), nil
 }
 
-// parseServer parses a URL, or HOST[:PORT]. Without a port it is port, that of the server.
+// parseServer parses an https URL, or HOST[:PORT]. Without a port it is port, that of the server.
 func parseServer(text, port string) (*url.URL, error) {
-	wrong := func(why string) error {
-		return fmt.Errorf("--server %q: %s; want a URL such as https://board.example:6443, or HOST[:PORT]", text, why)
-	}
 	whole := text
 	if address, err := netip.ParseAddr(text); err == nil && address.Is6() { // without brackets it would end in a port
 		whole = "[" + text + "]"
@@ -53,27 +50,17 @@ func parseServer(text, port string) (*url.URL, error) {
 		whole = "https://" + whole
 	}
 	u, err := url.Parse(whole)
-	switch {
-	case err != nil:
-		return nil, wrong("it cannot be parsed")
-	case u.Scheme != "https":
-		return nil, wrong("the administrator's credentials are for https only")
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, wrong("it has more than a host, a port and a path")
-	case !isURL && u.Path != "":
-		return nil, wrong("it has a path")
-	case strings.HasSuffix(u.Host, ":"):
-		return nil, wrong("the port is missing")
+	if err == nil && u.Port() != "" {
+		_, err = netip.ParseAddrPort("0.0.0.0:" + u.Port())
 	}
-	if _, _, err := certs.ParseSAN(u.Hostname()); err != nil {
-		return nil, wrong("the host is neither a name nor an address")
+	if err == nil {
+		_, _, err = certs.ParseSAN(u.Hostname())
+	}
+	if err != nil || u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !isURL && u.Path != "" || strings.HasSuffix(u.Host, ":") || u.Port() == "0" {
+		return nil, fmt.Errorf("--server %q: want a URL such as https://board.example:6443, or HOST[:PORT]", text)
 	}
 	if u.Port() == "" && !isURL {
 		u.Host = net.JoinHostPort(u.Hostname(), port)
-	} else if p := u.Port(); p != "" {
-		if _, err := netip.ParseAddrPort("0.0.0.0:" + p); err != nil || p == "0" {
-			return nil, wrong("the port is not a number from 1 to 65535")
-		}
 	}
 	return u, nil
 }
