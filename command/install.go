@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -125,9 +126,14 @@ func newInstaller(c *cli.Context) (*install.Installer, error) {
 	return &install.Installer{
 		Place: place, Source: program, Version: "Karve " + version.Full(),
 		Check: os.Getenv("KARVE_INSTALL_CHECK") != "no", Ready: status.Ready,
-		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
-		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, "karve: "+format+"\n", args...) },
+		Say:  saying(c.App.Writer, "karve: "),
+		Warn: saying(c.App.ErrWriter, "karve: "),
 	}, err
+}
+
+// saying returns what writes lines that begin with a prefix.
+func saying(w io.Writer, prefix string) func(format string, args ...any) {
+	return func(format string, args ...any) { fmt.Fprintf(w, prefix+format+"\n", args...) }
 }
 
 func runInstall(c *cli.Context, args, environ []string) error {
@@ -239,9 +245,7 @@ func uninstall(c *cli.Context) error {
 		return err
 	}
 	r := &install.Remover{
-		Place: place, Purge: c.Bool("purge"),
-		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, format+"\n", args...) },
-		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, format+"\n", args...) },
+		Place: place, Purge: c.Bool("purge"), Say: saying(c.App.Writer, ""), Warn: saying(c.App.ErrWriter, ""),
 	}
 	if !place.User {
 		r.Node = func(ctx context.Context) (bool, error) {

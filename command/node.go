@@ -104,10 +104,8 @@ func nodeOptions(c *cli.Context) join.Options {
 		KubeletURL:    c.String("kubelet-url"),
 		KubeletSHA256: c.String("kubelet-sha256"),
 		Timeout:       c.Duration("timeout"),
-		Say:           func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
-		Warn: func(format string, args ...any) {
-			fmt.Fprintf(c.App.ErrWriter, "karve: warning: "+format+"\n", args...)
-		},
+		Say:           saying(c.App.Writer, "karve: "),
+		Warn:          saying(c.App.ErrWriter, "karve: warning: "),
 	}
 }
 

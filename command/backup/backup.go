@@ -47,7 +47,7 @@ func Backup() *cli.Command {
 			},
 			{
 				Name: "verify", ArgsUsage: "FILE", Usage: "check that a backup is whole, and print what is in it",
-				Flags: withDataDir(append(open, output.Flag())...), Before: options.ReadDataDir, Action: verifyBackup,
+				Flags: withDataDir(append(open, output.Flag())...), Before: options.ReadDataDir, Action: func(c *cli.Context) error { return withBackup(c, verifyBackup) },
 			},
 			{
 				Name: "restore", ArgsUsage: "FILE", Usage: "rebuild the cluster of a backup in an empty data directory",
@@ -55,7 +55,7 @@ func Backup() *cli.Command {
 					"data directory must not have a cluster. No file is replaced. If it is interrupted, the same\n" +
 					"command finishes it. karve datastore restore and karve reset take an existing cluster\n" +
 					"back instead.",
-				Flags: withDataDir(open...), Action: restoreBackup,
+				Flags: withDataDir(open...), Action: func(c *cli.Context) error { return withBackup(c, rebuildFrom) },
 				Before: func(c *cli.Context) error {
 					if config := c.String("config"); config != "" && !options.Exists(config) {
 						return nil // it may be in the backup

@@ -11,13 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/shell"
 	"github.com/karve-k8s/karve/kine/location"
@@ -31,11 +29,7 @@ func datastoreMigrate(c *cli.Context) error {
 		return err
 	}
 	show := output.Report(c)
-	// kine logs as if a server started, and gRPC logs what fails. That is the command's error.
-	silent := logrus.New()
-	silent.SetOutput(io.Discard)
-	logbridge.Install(silent)
-	logbridge.Quiet(silent, "kine")
+	output.SilenceKine()
 	var done *migrate.Result
 	err := asOwnerOf(migrationOwner(to.Dir, from.Dir, c.String("data-dir")), func() (err error) {
 		done, err = migrate.Run(c.Context, from, to, func(p migrate.Progress) { show(progressText(p)) })

@@ -32,7 +32,7 @@ type backupInfo struct {
 }
 
 // withBackup opens the file that is the argument.
-func withBackup(c *cli.Context, body func(file string, f *os.File, open func() (io.ReadCloser, error)) error) error {
+func withBackup(c *cli.Context, body func(c *cli.Context, f *os.File, open func() (io.ReadCloser, error)) error) error {
 	file := options.Absolute(c.Args().First())
 	f, err := os.Open(file)
 	if err != nil {
@@ -48,42 +48,34 @@ func withBackup(c *cli.Context, body func(file string, f *os.File, open func() (
 	if err != nil {
 		return err
 	}
-	return body(file, f, open)
+	return body(c, f, open)
 }
 
-func verifyBackup(c *cli.Context) error {
-	return withBackup(c, func(file string, f *os.File, open func() (io.ReadCloser, error)) error {
-		b := backupInfo{File: file, Sealed: isSealed(whole(f))}
-		if info, err := f.Stat(); err == nil {
-			b.Bytes = info.Size()
+func verifyBackup(c *cli.Context, f *os.File, open func() (io.ReadCloser, error)) error {
+	b := backupInfo{File: f.Name(), Sealed: isSealed(whole(f))}
+	if info, err := f.Stat(); err == nil {
+		b.Bytes = info.Size()
+	}
+	err := snapshot.WithSource(b.File, open, func(s *snapshot.Snapshot) error {
+		b.Time, b.Revision, b.Keys, b.Version = s.Time, s.Revision, s.Keys, s.Version
+		_, err := s.Verify(c.Context, os.TempDir())
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			return ownership.ExplainTemp(err)
 		}
-		err := snapshot.WithSource(file, open, func(s *snapshot.Snapshot) error {
-			b.Time, b.Revision, b.Keys, b.Version = s.Time, s.Revision, s.Keys, s.Version
-			_, err := s.Verify(c.Context, os.TempDir())
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-				return ownership.ExplainTemp(err)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return output.Show(c, b, func(w io.Writer) {
-			fmt.Fprintf(w, "%s is whole: %d keys at revision %d, of %s, made by karve %s\n", b.File, b.Keys, b.Revision, b.Time.Local().Format(time.DateTime), output.Printable(b.Version))
-		})
+		return err
 	})
-}
-
-func restoreBackup(c *cli.Context) error {
-	return withBackup(c, func(file string, _ *os.File, open func() (io.ReadCloser, error)) error {
-		return rebuildFrom(c, file, open)
+	if err != nil {
+		return err
+	}
+	return output.Show(c, b, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is whole: %d keys at revision %d, of %s, made by karve %s\n", b.File, b.Keys, b.Revision, b.Time.Local().Format(time.DateTime), output.Printable(b.Version))
 	})
 }
 
 // rebuildFrom rebuilds a cluster in --data-dir, or in that of the backup's configuration file, if this machine has none. Files beside the configuration file are made there, and others of the
 // user's in the data directory.
-func rebuildFrom(c *cli.Context, file string, open func() (io.ReadCloser, error)) error {
-	configured, err := configuredDataDir(file, open)
+func rebuildFrom(c *cli.Context, f *os.File, open func() (io.ReadCloser, error)) error {
+	configured, err := configuredDataDir(f.Name(), open)
 	if err != nil {
 		return err
 	}
@@ -108,7 +100,7 @@ func rebuildFrom(c *cli.Context, file string, open func() (io.ReadCloser, error)
 	var manifests string
 	var done *snapshot.Info
 	err = ownership.Act(dir, func() (err error) {
-		done, err = snapshots.Restore(c.Context, file, open, dir, options.Absolute(store), func(s *snapshot.Snapshot) (err error) {
+		done, err = snapshots.Restore(c.Context, f.Name(), open, dir, options.Absolute(store), func(s *snapshot.Snapshot) (err error) {
 			if place, n := s.ManifestsIn(dir); n > 0 {
 				manifests = place
 			}

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/status/servers"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -225,11 +225,7 @@ func withCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 	if err != nil {
 		return err
 	}
-	// kine logs as if a server started and stopped. What fails is the command's error.
-	silent := logrus.New()
-	silent.SetOutput(io.Discard)
-	logbridge.Install(silent)
-	logbridge.Quiet(silent, "kine")
+	output.SilenceKine()
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
 	part := storage.New(storage.Config{

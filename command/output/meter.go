@@ -2,12 +2,15 @@ package output
 
 import (
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
 // reportEvery is the time between two lines of [Report].
@@ -35,4 +38,12 @@ func Report(c *cli.Context) (show func(text string)) {
 			fmt.Fprintf(c.App.ErrWriter, "karve: %s: %s\n", c.Command.Name, text)
 		}
 	}
+}
+
+// SilenceKine discards what kine logs as if a server started and stopped, and what gRPC logs: what fails is the command's error.
+func SilenceKine() {
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	logbridge.Install(silent)
+	logbridge.Quiet(silent, "kine")
 }
