@@ -127,7 +127,7 @@ func proposals(command *cli.Command, last string) (all []string) {
 			}
 		}
 		for _, f := range command.Flags {
-			if long := f.Names()[0]; strings.HasPrefix("--"+long, last) && !options.Hidden(f) {
+			if long := f.Names()[0]; strings.HasPrefix("--"+long, last) {
 				all = append(all, "--"+long)
 			}
 		}

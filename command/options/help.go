@@ -35,7 +35,6 @@ func (p Purpose) HasMore() bool {
 // WriteHelp writes the help of a command. Of the options of a server it shows those that
 // most users need, and the others only if all is set.
 func WriteHelp(w io.Writer, p Purpose, all bool) {
-	p.Options = slices.DeleteFunc(slices.Clone(p.Options), Hidden)
 	line := "Usage: " + p.Name
 	switch {
 	case len(p.Commands) > 0:
@@ -67,12 +66,6 @@ func WriteHelp(w io.Writer, p Purpose, all bool) {
 	if left := len(p.Options) - len(options); left > 0 {
 		fmt.Fprintf(w, "\n%s --help --all explains these options in full, and shows %d more.\n", p.Name, left)
 	}
-}
-
-// Hidden reports whether an option exists only to be refused with its replacement.
-func Hidden(f cli.Flag) bool {
-	v, ok := f.(cli.VisibleFlag)
-	return ok && !v.IsVisible()
 }
 
 // writeCommands lists commands by category, in the order of their first ones.
