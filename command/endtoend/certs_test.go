@@ -79,7 +79,7 @@ func TestServersOfKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	for server, want := range map[string]string{
-		"advertised":                   k.Advertised,
+		"advertised":                   "",
 		"board.example":                "https://board.example:7443",
 		"board.example:443":            "https://board.example:443",
 		"192.0.2.7":                    "https://192.0.2.7:7443",
