@@ -49,11 +49,11 @@ func extension(t *testing.T) http.Handler {
 // cluster whose Service is in ns. It returns when the group is available.
 func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) {
 	t.Helper()
-	c.aggregateGroup(t, ns, "fleet.test", handler)
+	c.aggregateGroup(t, ns, "fleet.test", (*cluster).sliceTo, handler)
 }
 
-// aggregateGroup does that for any group.
-func (c *cluster) aggregateGroup(t *testing.T, ns, group string, handler http.Handler) {
+// aggregateGroup does that for any group, with the Service that lead makes.
+func (c *cluster) aggregateGroup(t *testing.T, ns, group string, lead leader, handler http.Handler) {
 	t.Helper()
 	ctx := t.Context()
 	// Some time after a start, the cluster publishes what an extension API server has to
@@ -67,7 +67,7 @@ func (c *cluster) aggregateGroup(t *testing.T, ns, group string, handler http.Ha
 	if !frontProxy.AppendCertsFromPEM([]byte(published.Data["requestheader-client-ca-file"])) {
 		t.Fatalf("no front-proxy CA in %v", published.Data)
 	}
-	port, _, ca := c.sliceTo(t, ns, "extension", frontProxy, handler)
+	port, _, ca := lead(c, t, ns, "extension", frontProxy, handler)
 	services, err := aggregator.NewForConfig(c.admin)
 	fatal(t, err)
 	name := "v1." + group

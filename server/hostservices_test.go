@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // interfaceAddress returns an address of this machine that endpoints may have. The API server
@@ -40,8 +41,11 @@ func interfaceAddress(t *testing.T) string {
 	return ""
 }
 
-// sliceTo serves handler over HTTPS on this machine, and makes a Service without a selector that leads there. The
+// leader serves handler over HTTPS on this machine, and makes a Service that leads there. The
 // certificate is for the Service's name only. It returns the port by which to refer to the Service.
+type leader = func(c *cluster, t *testing.T, ns, service string, clients *x509.CertPool, handler http.Handler) (port int32, at string, ca []byte)
+
+// sliceTo makes a Service without a selector, and an EndpointSlice with an address of this machine.
 func (c *cluster) sliceTo(t *testing.T, ns, service string, clients *x509.CertPool, handler http.Handler) (port int32, at string, ca []byte) {
 	t.Helper()
 	address := interfaceAddress(t)
@@ -59,6 +63,17 @@ func (c *cluster) sliceTo(t *testing.T, ns, service string, clients *x509.CertPo
 	return 443, at, ca
 }
 
+// nameOf makes a Service of type ExternalName, whose name is localhost.
+func (c *cluster) nameOf(t *testing.T, ns, service string, clients *x509.CertPool, handler http.Handler) (port int32, at string, ca []byte) {
+	t.Helper()
+	at, ca = serveTLS(t, "127.0.0.1", []string{service + "." + ns + ".svc"}, clients, handler)
+	create(t, c.CoreV1().Services(ns), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: service},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+	})
+	return portOf(t, at), at, ca
+}
+
 func portOf(t *testing.T, at string) int32 {
 	t.Helper()
 	u, err := url.Parse(at)
@@ -68,18 +83,25 @@ func portOf(t *testing.T, at string) int32 {
 	return int32(port)
 }
 
-// Webhooks, conversions and APIServices reach a process of this machine through a Service without a selector.
-// The process has a certificate for the Service's name.
+// Webhooks, conversions and APIServices reach a process of this machine through a Service of each
+// kind that a developer can make for it. The process has a certificate for the Service's name.
 func TestServicesOnTheHost(t *testing.T) {
 	c := shared(t)
-	t.Run("webhook", c.webhookOnTheHost)
-	t.Run("conversion", c.conversionOnTheHost)
-	t.Run("APIService", c.apiServiceOnTheHost)
+	for kind, lead := range map[string]leader{"slice": (*cluster).sliceTo, "name": (*cluster).nameOf} {
+		t.Run(kind, func(t *testing.T) {
+			if kind == "name" {
+				compares(t, deviations.ExternalNames)
+			}
+			t.Run("webhook", func(t *testing.T) { c.webhookOnTheHost(t, lead) })
+			t.Run("conversion", func(t *testing.T) { c.conversionOnTheHost(t, kind, lead) })
+			t.Run("APIService", func(t *testing.T) { c.apiServiceOnTheHost(t, kind, lead) })
+		})
+	}
 }
 
-func (c *cluster) webhookOnTheHost(t *testing.T) {
+func (c *cluster) webhookOnTheHost(t *testing.T, lead leader) {
 	ns := c.namespace(t)
-	port, _, ca := c.sliceTo(t, ns, "webhook", nil, review(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	port, _, ca := lead(c, t, ns, "webhook", nil, review(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		if r.Name == "forbidden" {
 			return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "the process says no"}}
 		}
@@ -89,9 +111,9 @@ func (c *cluster) webhookOnTheHost(t *testing.T) {
 	refusedSoon(t, c, ns, "the process says no")
 }
 
-func (c *cluster) conversionOnTheHost(t *testing.T) {
+func (c *cluster) conversionOnTheHost(t *testing.T, kind string, lead leader) {
 	ns := c.namespace(t)
-	port, _, ca := c.sliceTo(t, ns, "converter", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	port, _, ca := lead(c, t, ns, "converter", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var ask apiextensionsv1.ConversionReview
 		if err := json.NewDecoder(r.Body).Decode(&ask); err != nil || ask.Request == nil {
 			t.Errorf("the converter got no review: %v", err)
@@ -113,7 +135,7 @@ func (c *cluster) conversionOnTheHost(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	definition := boatDefinition()
-	definition.Spec.Group = "host.karve.test"
+	definition.Spec.Group = kind + ".host.karve.test"
 	definition.Name = "boats." + definition.Spec.Group
 	definition.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
 		ClientConfig: &apiextensionsv1.WebhookClientConfig{CABundle: ca,
@@ -145,8 +167,8 @@ func (c *cluster) conversionOnTheHost(t *testing.T) {
 	}
 }
 
-func (c *cluster) apiServiceOnTheHost(t *testing.T) {
-	ns, group := c.namespace(t), "host.test"
+func (c *cluster) apiServiceOnTheHost(t *testing.T, kind string, lead leader) {
+	ns, group := c.namespace(t), kind+".host.test"
 	mux := http.NewServeMux()
 	mux.HandleFunc("/apis/"+group+"/v1", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -155,7 +177,7 @@ func (c *cluster) apiServiceOnTheHost(t *testing.T) {
 	mux.HandleFunc("/apis/"+group+"/v1/ships/mine", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "a ship of %s", r.Header.Get("X-Remote-User"))
 	})
-	c.aggregateGroup(t, ns, group, mux)
+	c.aggregateGroup(t, ns, group, lead, mux)
 	eventually.Nil(t, "the group is served", func() error {
 		status, body := get(t, httpClient(t, c.admin), c.URL+"/apis/"+group+"/v1/ships/mine")
 		return contains(status, body, "a ship of kubernetes-admin")

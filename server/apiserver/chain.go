@@ -130,7 +130,11 @@ func (c Config) selector(users *egressselector.EgressSelector) (*egressselector.
 func (b *chain) newConfig() error {
 	generic, o := b.generic, b.options
 	defer generic.Wait()
-	kube, resolver, plugins, err := app.CreateKubeAPIServerConfig(o, generic.Config, b.admission, generic.Storage)
+	configure := app.CreateKubeAPIServerConfig
+	if o.EnableAggregatorRouting && b.config.Deviations.On(deviations.ExternalNames) {
+		configure = configureKubeAPIServer
+	}
+	kube, resolver, plugins, err := configure(o, generic.Config, b.admission, generic.Storage)
 	if err != nil {
 		return fmt.Errorf("configure kube-apiserver: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 const All = "all"
 
 // removed are the names of former deviations. Upstream's code runs there.
-var removed = []string{"componentstatus", "compression", "externalnames", "goaway", "replicasets", "spreading", "tokenbackdate", "tracing", "unwatched", "vapstatus"}
+var removed = []string{"componentstatus", "compression", "goaway", "replicasets", "spreading", "tokenbackdate", "tracing", "unwatched", "vapstatus"}
 
 // ErrUnknown is wrapped by the error of [Parse] for a name that is not in Table.
 var ErrUnknown = errors.New("there is no deviation of that name")

@@ -69,6 +69,13 @@ var (
 		Tests:   []string{"TestInformersAreSyncedBeforeTheHooks", "TestInformersOutlivePreShutdownHooks", "TestPoliciesArePrompt"},
 		Needs:   []*Deviation{Loopback},
 	}
+	ExternalNames = &Deviation{
+		Name: "externalnames", Where: "server/apiserver/externalnames.go",
+		Instead: "With --enable-aggregator-routing (Karve's default), webhooks and APIServices may name Services of type ExternalName, as without it. " +
+			"docs/configuration.md says who then decides where the API server connects.",
+		Gain:  "Such a webhook works. Upstream's endpoint routing refuses it (unsupported service type).",
+		Tests: []string{"TestServicesResolveAsUpstream", "TestServicesOnTheHost"},
+	}
 	Garbage = &Deviation{
 		Name: "garbage", Where: "server/controllers/replacements/garbage.go",
 		Instead: "The garbage collector looks for new kinds when a CustomResourceDefinition changes, not only every 30 seconds.",
@@ -162,7 +169,7 @@ var (
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
-	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, EarlyInformers, Garbage, GenericConfig,
+	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, EarlyInformers, ExternalNames, Garbage, GenericConfig,
 	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient,
 	Streams, Uncached,
 }
