@@ -111,7 +111,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 	c := up(t, dir, func(config *server.Config) {
 		h.configure(t, config)
 		if h.upstreams {
-			config.Upstream = []string{"bootstrap", "earlyinformers"}
+			config.Upstream = []string{"bootstrap", "loopback"}
 		}
 	})
 	s := &state{}

@@ -26,7 +26,7 @@ const (
 // wraps are the deviations of this package that change the chain, in the order in which they do. None is a guard: those are in
 // chain.go and genericconfig.go, whatever is switched off.
 //
-// The others: chain.go writes the first objects (bootstrap), genericconfig.go has loopback and genericconfig, and singleserver changes an
+// The others: chain.go writes the first objects (bootstrap), genericconfig.go has the rest of loopback, and genericconfig, and singleserver changes an
 // option and a variable of upstream's, too.
 var wraps = []struct {
 	of   *deviations.Deviation
@@ -41,7 +41,7 @@ var wraps = []struct {
 		replacements.RememberClientCertificates(&b.generic.Config.Authentication)
 		return nil
 	}},
-	{of: deviations.EarlyInformers, at: generalConfigured, wrap: func(b *chain) error {
+	{of: deviations.Loopback, at: generalConfigured, wrap: func(b *chain) error {
 		b.admission = replacements.PromptPolicies(b.ctx, b.informers)
 		return nil
 	}},
@@ -69,7 +69,7 @@ var wraps = []struct {
 		return nil
 	}},
 
-	{of: deviations.EarlyInformers, at: handlersWrapped, wrap: func(b *chain) error {
+	{of: deviations.Loopback, at: handlersWrapped, wrap: func(b *chain) error {
 		if b.extensions.GenericConfig.AuditBackend == nil {
 			b.early = replacements.NewEarly(b.life, b.endInformers)
 		}
@@ -107,7 +107,7 @@ var wraps = []struct {
 		b.merged, err = openapi.Aggregate(b.aggregatorServer, b.documents)
 		return err
 	}},
-	{of: deviations.EarlyInformers, at: serversCreated, wrap: func(b *chain) error { return b.fillEarly() }},
+	{of: deviations.Loopback, at: serversCreated, wrap: func(b *chain) error { return b.fillEarly() }},
 
 	{of: deviations.OpenAPI, at: runPrepared, wrap: func(b *chain) error {
 		b.merged.Serve(b.aggregatorServer.GenericAPIServer.Handler.NonGoRestfulMux)

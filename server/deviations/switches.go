@@ -10,9 +10,6 @@ import (
 // All stands for every name of Table.
 const All = "all"
 
-// removed are the names of former deviations. Upstream's code runs there.
-var removed = []string{"componentstatus", "compression", "goaway", "replicasets", "spreading", "tokenbackdate", "tracing", "unwatched", "vapstatus"}
-
 // ErrUnknown is wrapped by the error of [Parse] for a name that is not in Table.
 var ErrUnknown = errors.New("there is no deviation of that name")
 
@@ -25,7 +22,6 @@ func Parse(names []string) (Switches, error) {
 	var off, unknown []string
 	for _, name := range names {
 		switch {
-		case slices.Contains(removed, name):
 		case name == All:
 			off = append(off, Names()...)
 		case slices.Contains(Names(), name):
@@ -46,7 +42,7 @@ func Parse(names []string) (Switches, error) {
 
 // On reports whether Karve's own code runs, and not upstream's.
 func (s Switches) On(d *Deviation) bool {
-	return !strings.Contains(s.off, ","+d.Name+",") && !slices.ContainsFunc(d.Needs, func(n *Deviation) bool { return !s.On(n) })
+	return !strings.Contains(s.off, ","+d.Name+",")
 }
 
 // Names are the names in Table.

@@ -94,9 +94,7 @@ func TestParse(t *testing.T) {
 		{nil, nil},
 		{[]string{"routes"}, []string{"routes"}},
 		{[]string{"routes", "openapi", "routes"}, []string{"routes", "openapi"}},
-		{[]string{"loopback"}, []string{"loopback", "earlyinformers"}}, // which needs it
 		{[]string{deviations.All}, deviations.Names()},
-		{[]string{"goaway"}, nil}, // a former one
 	} {
 		switches, err := deviations.Parse(c.names)
 		if err != nil {
