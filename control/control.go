@@ -109,6 +109,8 @@ func (m Manifests) InNoFile() string {
 type Stray struct {
 	Object  string `json:"object"` // such as "Deployment.apps default/web"
 	UID     string `json:"uid"`
+	With    int64  `json:"with,omitempty"`    // objects that go with a Namespace or a CustomResourceDefinition
+	AtLeast bool   `json:"atLeast,omitempty"` // they may be more: an API did not answer
 	Problem string `json:"problem,omitempty"` // why it cannot be looked at or deleted
 }
 

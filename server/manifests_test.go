@@ -94,7 +94,7 @@ func (c *cluster) prune(t *testing.T, agreed []control.Stray, parameters ...stri
 	})
 	var names []string
 	for _, s := range strays {
-		names = append(names, s.Object)
+		names = append(names, fmt.Sprintf("%s %d", s.Object, s.With))
 	}
 	return strings.Join(names, "\n"), strays, err
 }
@@ -187,8 +187,8 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	c.says(t, "7 objects are in no file any more: ConfigMap default/beside", 1)
 	create(t, c.CoreV1().ConfigMaps("shop"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "users"}})
 	names, strays, err := c.prune(t, nil)
-	if want := "ConfigMap default/beside\nConfigMap default/kept\nConfigMap default/plain\nConfigMap default/rest\n" +
-		"CustomResourceDefinition.apiextensions.k8s.io widgets.example.com\nNamespace shop\nWidget.example.com default/one"; err != nil || names != want {
+	if want := "ConfigMap default/beside 0\nConfigMap default/kept 0\nConfigMap default/plain 0\nConfigMap default/rest 0\n" +
+		"CustomResourceDefinition.apiextensions.k8s.io widgets.example.com 1\nNamespace shop 3\nWidget.example.com default/one 0"; err != nil || names != want {
 		t.Errorf("prune: got\n%s\n%v\nwant\n%s", names, err, want)
 	}
 
@@ -213,7 +213,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	c.has(t, "default", "kept", "1")
 	c.has(t, "shop", "goods", "3")
 	eventually.Nil(t, "the definition goes", func() error {
-		if names, _, err := c.prune(t, nil); err != nil || names != "ConfigMap default/kept\nNamespace shop" {
+		if names, _, err := c.prune(t, nil); err != nil || names != "ConfigMap default/kept 0\nNamespace shop 3" {
 			return fmt.Errorf("got %s, %v", names, err)
 		}
 		return nil
@@ -263,7 +263,7 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if names, strays, err := c.prune(t, nil); err != nil || names != "Namespace shop\nThing.away.example.com default/one" || strays[1].Problem == "" {
+		if names, strays, err := c.prune(t, nil); err != nil || names != "Namespace shop 3\nThing.away.example.com default/one 0" || strays[1].Problem == "" {
 			t.Errorf("with an API that is away: got %s, %+v, %v", names, strays, err)
 		}
 	}

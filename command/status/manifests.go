@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
@@ -127,11 +126,11 @@ func strayTable(w io.Writer, strays []control.Stray) {
 	fmt.Fprintln(w, "OBJECT\tGOES WITH IT")
 	for _, s := range strays {
 		with := "-"
-		switch kind, _, _ := strings.Cut(s.Object, " "); kind {
-		case "Namespace":
-			with = "everything in it"
-		case "CustomResourceDefinition.apiextensions.k8s.io":
-			with = "all objects of its kind"
+		if s.With > 0 || s.AtLeast {
+			with = objects(s.With)
+		}
+		if s.AtLeast {
+			with = "at least " + with
 		}
 		if s.Problem != "" {
 			with = "stays: " + s.Problem

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/utils/ptr"
@@ -41,6 +42,7 @@ type cluster struct {
 	inventory typedcore.ConfigMapInterface
 	stored    *corev1.ConfigMap // nil: there is none
 	dynamic   dynamic.Interface
+	metadata  metadata.Interface
 	discovery discovery.CachedDiscoveryInterface
 	mapper    *restmapper.DeferredDiscoveryRESTMapper
 }
@@ -61,9 +63,13 @@ func connect(config *rest.Config) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	names, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), http)
+	if err != nil {
+		return nil, err
+	}
 	kinds := memory.NewMemCacheClient(discovery.NewDiscoveryClient(typed.RESTClient()))
 	return &cluster{
-		inventory: typed.CoreV1().ConfigMaps(namespace), dynamic: objects,
+		inventory: typed.CoreV1().ConfigMaps(namespace), dynamic: objects, metadata: names,
 		discovery: kinds, mapper: restmapper.NewDeferredDiscoveryRESTMapper(kinds),
 	}, nil
 }

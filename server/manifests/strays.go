@@ -51,6 +51,7 @@ func (m *Manifests) Prune(ctx context.Context, agreed []control.Stray, all bool)
 		}
 		if agreed == nil {
 			strays = w.strays
+			w.count(ctx, strays)
 			return nil
 		}
 		strays = w.remove(ctx, agreed)

@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +22,6 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/test/bench/machine"
-	"github.com/karve-k8s/karve/test/bench/report"
 )
 
 // soakVariable has the length of a soak, such as 2h.
@@ -188,11 +189,13 @@ func (s *soak) measure(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(samples)) {
 		all := samples[name]
 		n := len(all) / 4
-		if before, after := report.Median(all[n:2*n+1]), report.Median(all[len(all)-n-1:]); n > 0 {
-			s.t.Logf("%s: median %s, and %s at the end", name, report.Number(before), report.Number(after))
+		if before, after := median(all[n:2*n+1]), median(all[len(all)-n-1:]); n > 0 {
+			s.t.Logf("%s: median %.1f, and %.1f at the end", name, before, after)
 		}
 	}
 }
+
+func median(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
 
 func (s *soak) figures() (map[string]float64, error) {
 	page, err := s.api.Metrics(s.t.Context())
@@ -205,7 +208,11 @@ func (s *soak) figures() (map[string]float64, error) {
 	}
 	all := map[string]float64{"RSS in MB": float64(resident) / 1e6}
 	for name, metric := range map[string]string{"live heap in MB": "go_gc_heap_live_bytes", "goroutines": "go_goroutines", "open files": "process_open_fds"} {
-		if all[name], err = report.Metric(page, metric); err != nil {
+		found := regexp.MustCompile(`(?m)^` + metric + ` (\S+)$`).FindSubmatch(page)
+		if found == nil {
+			return nil, fmt.Errorf("the server has no metric %s", metric)
+		}
+		if all[name], err = strconv.ParseFloat(string(found[1]), 64); err != nil {
 			return nil, err
 		}
 	}
