@@ -1,6 +1,8 @@
 package sqlitefile
 
-import "database/sql/driver"
+import (
+	"database/sql/driver"
+)
 
 // Metas is the meta table, or rows of it. The names are:
 //
@@ -10,7 +12,7 @@ import "database/sql/driver"
 //	resume             in a backup: the revision at which a start goes on
 //	clean              how the last process left the database; see stopState
 //	log_rows, log_sum  number of rows and sum over their ids, when closed in order
-//	run, run_before    which database this is; see run.go
+//	run, run_before    which database this is; see newRun
 type Metas map[string]int64
 
 // state returns what the row "clean" says.
@@ -79,3 +81,43 @@ func (c *Connection) Leases() (map[int64]int64, error) {
 
 // Grant writes a row of the lease table.
 func (c *Connection) Grant(id, ttl int64) error { return c.Exec(grantSQL, id, ttl) }
+
+// stopState is the value of the meta row "clean". It says how the last process left the database,
+// and whether the database needs its WAL.
+//
+// While an engine runs, the row is "sealed" in the WAL and "open" in the database itself: each
+// checkpoint of the engine commits "open", copies the whole WAL back, and commits "sealed" (see
+// [File.WriteBack]). So a database without its WAL shows which of two things has happened. It says
+// "sealed" if another program has copied the whole WAL back. It says "open" if commits are missing.
+//
+// Earlier releases know the first three values. They treat every value but stopClosed as that of a
+// killed process, and overwrite it when they start. So their file never says "sealed".
+type stopState int64
+
+const (
+	stopClosed        stopState = 1  // closed in order: the database is complete without a WAL
+	stopOpen          stopState = 0  // in use, or killed
+	stopOpenRelaxed   stopState = -1 // the same, in mode relaxed
+	stopSealed        stopState = 2  // in use, or killed; every commit before this one is there
+	stopSealedRelaxed stopState = -2 // the same, in mode relaxed
+)
+
+// closed reports whether the last process closed the database in order.
+func (s stopState) closed() bool { return s == stopClosed }
+
+// open reports whether the last commit was that of a start or of a checkpoint.
+func (s stopState) open() bool { return s == stopOpen || s == stopOpenRelaxed }
+
+// ordered reports whether each commit was on the disk before the next one was written.
+func (s stopState) ordered() bool { return s == stopOpen || s == stopSealed }
+
+// sealed reports whether a database that says so without its WAL is complete.
+func (s stopState) sealed() bool { return s == stopSealed || s == stopSealedRelaxed }
+
+// inUseStates returns the states that an engine of that mode writes while it runs.
+func inUseStates(relaxed bool) (open, sealed stopState) {
+	if relaxed {
+		return stopOpenRelaxed, stopSealedRelaxed
+	}
+	return stopOpen, stopSealed
+}
