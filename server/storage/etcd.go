@@ -19,12 +19,12 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-// waitTimeout is how long startup waits for the user's datastore, and waitRetry the pause between attempts. The pause between two lines of the log with the same
-// reason doubles, beginning with waitRepeat.
+// waitTimeout is how long startup waits for the user's datastore, and waitRetry the pause between attempts. The log repeats the
+// same reason after waitRepeat.
 const (
 	waitTimeout = 60 * time.Second
 	waitRetry   = time.Second
-	waitRepeat  = 5 * time.Second
+	waitRepeat  = 15 * time.Second
 )
 
 // EtcdConfig describes the user's etcd, and the options that name it.
@@ -151,7 +151,7 @@ type waiting struct {
 func (w waiting) until(ctx context.Context, try func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	began, lines := time.Now(), repeated{}
+	began, said, last := time.Now(), time.Time{}, ""
 	for attempts := 1; ; attempts++ {
 		err := try(limited)
 		switch {
@@ -162,7 +162,8 @@ func (w waiting) until(ctx context.Context, try func(context.Context) error) err
 		case errors.Is(err, external.ErrRefused):
 			return fmt.Errorf("--%s %s: %w", w.option, w.where, err)
 		}
-		if now := time.Now(); lines.due(now, err.Error()) {
+		if now := time.Now(); err.Error() != last || now.Sub(said) >= waitRepeat {
+			said, last = now, err.Error()
 			tried := ""
 			if attempts > 1 {
 				tried = fmt.Sprintf(" (attempt %d, after %v)", attempts, now.Sub(began).Round(time.Second))
@@ -179,26 +180,4 @@ func (w waiting) until(ctx context.Context, try func(context.Context) error) err
 			return fmt.Errorf("--%s %s: not usable in %v: %w", w.option, w.where, waitTimeout, err)
 		}
 	}
-}
-
-// repeated says when a line that may repeat itself is due.
-type repeated struct {
-	text  string
-	next  time.Time
-	pause time.Duration
-}
-
-// due reports whether a line is to be written: one that differs from the last, or the same after a pause that
-// doubles each time.
-func (r *repeated) due(now time.Time, text string) bool {
-	if text != r.text {
-		*r = repeated{text: text, next: now.Add(waitRepeat), pause: waitRepeat}
-		return true
-	}
-	if now.Before(r.next) {
-		return false
-	}
-	r.pause *= 2
-	r.next = now.Add(r.pause)
-	return true
 }
