@@ -53,13 +53,9 @@ func noSpace(dir string, quota, known bool, needs func() int64) error {
 	if known {
 		need = needs()
 	}
-	limit, limited := fileSizeLimit()
 	switch enough := measured && free >= need && !quota; {
-	case enough && limited: // SQLite does not always say which of the two it was
-		why = append(why, fmt.Sprintf("this process may write files of %.1f MiB at most", float64(limit)/(1<<20)))
-		remedy = "raise the limit of file sizes (ulimit -f, LimitFSIZE= of a systemd unit), and start the server again"
-	case enough && known:
-		remedy = "try again in a moment"
+	case enough:
+		remedy = "try again in a moment; if that does not help, raise this process' limit of file sizes (ulimit -f, LimitFSIZE= of a systemd unit)"
 	case known:
 		why = append(why, fmt.Sprintf("writes need %.1f MiB", float64(need)/(1<<20)))
 	}

@@ -31,7 +31,7 @@ func TestLimitOfFileSizes(t *testing.T) {
 		"a write":                NoSpaceIn(filepath.Dir(path), syscall.EFBIG),
 		"a write, short by some": NoSpaceIn(filepath.Dir(path), io.ErrShortWrite),
 	} {
-		if !errors.Is(err, ErrNoSpace) || !strings.Contains(err.Error(), "files of 1.0 MiB at most") || !strings.Contains(err.Error(), "ulimit -f") {
+		if !errors.Is(err, ErrNoSpace) || !strings.Contains(err.Error(), "limit of file sizes") || !strings.Contains(err.Error(), "ulimit -f") {
 			t.Errorf("%s: got %v, want the limit and the remedy", name, err)
 		}
 	}
