@@ -1,11 +1,12 @@
 package datastore
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/tidwall/btree"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
@@ -21,13 +22,14 @@ type Lease struct {
 
 type lease struct {
 	id, ttl int64
-	expires time.Time
-	place   int // index in leaseTable.due, or notDue
+	expires time.Time // changes only while the lease is not in leaseTable.due
 	keys    map[string]struct{}
 }
 
-// notDue is the place of a revoked lease.
-const notDue = -1
+// sooner orders leases by their expiry.
+func sooner(a, b *lease) bool {
+	return a.expires.Before(b.expires) || a.expires.Equal(b.expires) && a.id < b.id
+}
 
 // leaseChange is a row of the lease table to write or delete, with the lease to undo it.
 type leaseChange struct {
@@ -40,7 +42,7 @@ type leaseChange struct {
 // expiry; without leases there is none.
 type leaseTable struct {
 	byID    map[int64]*lease
-	due     dueHeap // the same leases, ordered by expiry
+	due     *btree.BTreeG[*lease] // the same leases, the first to expire first
 	timer   *time.Timer
 	expire  func()
 	pause   time.Time // no lease expires before it, because the disk was full
@@ -48,7 +50,7 @@ type leaseTable struct {
 }
 
 func (t *leaseTable) init(e *Engine, ttls map[int64]int64, live *tree) {
-	t.byID = map[int64]*lease{}
+	t.byID, t.due = map[int64]*lease{}, btree.NewBTreeG(sooner)
 	t.expire = e.expireLeases
 	for id, ttl := range ttls {
 		t.grant(id, ttl)
@@ -68,18 +70,19 @@ func (t *leaseTable) grant(id, ttl int64) *lease {
 // add adds a lease. The caller arms the timer.
 func (t *leaseTable) add(l *lease) {
 	t.byID[l.id] = l
-	heap.Push(&t.due, l)
+	t.due.Set(l)
 }
 
 // remove removes a lease. The caller arms the timer.
 func (t *leaseTable) remove(l *lease) {
 	delete(t.byID, l.id)
-	heap.Remove(&t.due, l.place)
+	t.due.Delete(l)
 }
 
 func (t *leaseTable) renew(l *lease) {
+	t.due.Delete(l)
 	l.expires = fromNow(l.ttl)
-	heap.Fix(&t.due, l.place)
+	t.due.Set(l)
 	t.arm()
 }
 
@@ -91,13 +94,14 @@ func (t *leaseTable) arm() {
 	if t.stopped {
 		return
 	}
-	if len(t.due) == 0 {
+	next, ok := t.due.Min()
+	if !ok {
 		if t.timer != nil {
 			t.timer.Stop()
 		}
 		return
 	}
-	wait := max(time.Until(t.due[0].expires), time.Until(t.pause), 0)
+	wait := max(time.Until(next.expires), time.Until(t.pause), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, t.expire)
 		return
@@ -291,35 +295,10 @@ func (l *lease) info(keys bool) *Lease {
 func (e *Engine) expireLeases() {
 	_ = e.submit(context.Background(), func(b *batch) (bool, error) {
 		t := &e.leases
-		for len(t.due) > 0 && !time.Now().Before(t.due[0].expires) {
-			e.revoke(b, t.due[0])
+		for l, ok := t.due.Min(); ok && !time.Now().Before(l.expires); l, ok = t.due.Min() {
+			e.revoke(b, l)
 		}
 		t.arm()
 		return false, nil
 	})
-}
-
-// dueHeap has each lease once, however often it is renewed.
-type dueHeap []*lease
-
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].expires.Before(h[j].expires) }
-func (h dueHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-func (h *dueHeap) Push(x any) {
-	l := x.(*lease)
-	l.place = len(*h)
-	*h = append(*h, l)
-}
-
-func (h *dueHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	last.place = notDue
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return last
 }

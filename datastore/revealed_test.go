@@ -183,7 +183,9 @@ func TestRenewalAfterTheEndRevokes(t *testing.T) {
 	e.mu.Lock()
 	e.leases.stop() // the timer is late
 	l := e.leases.find(7)
+	e.leases.due.Delete(l)
 	l.expires = l.expires.Add(-1001 * time.Second)
+	e.leases.due.Set(l)
 	e.mu.Unlock()
 	if _, err := e.KeepAlive(t.Context(), 7); !errors.Is(err, ErrLeaseNotFound) {
 		t.Errorf("renewal: %v, want %v", err, ErrLeaseNotFound)
