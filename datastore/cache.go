@@ -19,11 +19,10 @@ const (
 // first, so the history of a key that changes often does not evict the values of other keys.
 type valueCache struct {
 	mu               sync.Mutex
-	budget           int64 // of all values
-	supersededBudget int64 // of superseded values
-	used, superseded int64 // bytes
-	count            [3]int
-	queue            [3]fifo // by slot; entries whose slot has changed are skipped
+	budget           int64    // of all values
+	supersededBudget int64    // of superseded values
+	used, superseded int64    // bytes
+	queue            [3]queue // by slot
 }
 
 // newValueCache makes a cache. A budget of 0 is no bound.
@@ -69,7 +68,6 @@ func (c *valueCache) put(v *version) {
 		c.superseded += v.cost()
 	}
 	c.used += v.cost()
-	c.count[v.slot]++
 	c.queue[v.slot].push(v)
 }
 
@@ -82,17 +80,13 @@ func (c *valueCache) retire(vs ...*version) {
 		if v.slot != slotLive {
 			continue
 		}
-		c.count[slotLive]--
-		c.count[slotSuperseded]++
+		c.queue[slotLive].remove(v)
 		v.slot = slotSuperseded
 		v.used.Store(false)
 		c.superseded += v.cost()
 		c.queue[slotSuperseded].push(v)
 	}
 	c.shrink()
-	for i := range c.queue {
-		c.queue[i].tidy(c.count[i], cacheSlot(i))
-	}
 }
 
 // drop evicts values whose rows are deleted.
@@ -100,52 +94,41 @@ func (c *valueCache) drop(vs ...*version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, v := range vs {
-		c.forget(v)
-		v.value.Store(nil) // old entries of the queues still point to it
-	}
-	for i := range c.queue {
-		c.queue[i].tidy(c.count[i], cacheSlot(i))
-	}
-}
-
-func (c *valueCache) evict(v *version) {
-	if v.slot != slotNone {
-		c.forget(v)
+		c.evict(v)
 		v.value.Store(nil)
 	}
 }
 
-func (c *valueCache) forget(v *version) {
+func (c *valueCache) evict(v *version) {
 	if v.slot == slotNone {
 		return
 	}
+	c.queue[v.slot].remove(v)
 	if v.slot == slotSuperseded {
 		c.superseded -= v.cost()
 	}
 	c.used -= v.cost()
-	c.count[v.slot]--
 	v.slot = slotNone
+	v.value.Store(nil)
 }
 
 func (c *valueCache) shrink() {
 	for c.superseded > c.supersededBudget || c.used > c.budget && c.superseded > 0 {
 		c.evictFrom(slotSuperseded)
 	}
-	for c.used > c.budget && c.count[slotLive] > 0 {
+	for c.used > c.budget && c.queue[slotLive].first != nil {
 		c.evictFrom(slotLive)
 	}
 }
 
 func (c *valueCache) evictFrom(slot cacheSlot) {
-	v := c.queue[slot].pop()
-	if v.slot != slot {
-		return // an old entry: the version has changed its slot
+	q := &c.queue[slot]
+	if v := q.first; v.used.CompareAndSwap(true, false) {
+		q.remove(v)
+		q.push(v)
+	} else {
+		c.evict(v)
 	}
-	if v.used.CompareAndSwap(true, false) {
-		c.queue[slot].push(v)
-		return
-	}
-	c.evict(v)
 }
 
 func (c *valueCache) bytes() int64 {
@@ -157,44 +140,28 @@ func (c *valueCache) bytes() int64 {
 // cost is the memory of a cached value with its slice header.
 func (v *version) cost() int64 { return int64(v.size) + 24 }
 
-// fifo is a queue in a ring buffer.
-type fifo struct {
-	items   []*version
-	head, n int
+// queue is a list of versions, in the order in which they are to be evicted.
+type queue struct{ first, last *version }
+
+func (q *queue) push(v *version) {
+	if v.before = q.last; q.last == nil {
+		q.first = v
+	} else {
+		q.last.after = v
+	}
+	q.last = v
 }
 
-func (q *fifo) push(v *version) {
-	if q.n == len(q.items) {
-		grown := make([]*version, max(64, 2*len(q.items)))
-		for i := range q.n {
-			grown[i] = q.items[(q.head+i)%len(q.items)]
-		}
-		q.items, q.head = grown, 0
+func (q *queue) remove(v *version) {
+	if v.before == nil {
+		q.first = v.after
+	} else {
+		v.before.after = v.after
 	}
-	q.items[(q.head+q.n)%len(q.items)] = v
-	q.n++
-}
-
-func (q *fifo) pop() *version {
-	v := q.items[q.head]
-	q.items[q.head] = nil
-	q.head = (q.head + 1) % len(q.items)
-	q.n--
-	return v
-}
-
-// tidy removes old entries once they are the greater part. They would keep compacted versions in memory.
-func (q *fifo) tidy(live int, slot cacheSlot) {
-	if q.n < 2*live+1024 {
-		return
+	if v.after == nil {
+		q.last = v.before
+	} else {
+		v.after.before = v.before
 	}
-	kept := make([]*version, 0, live+64)
-	seen := make(map[*version]bool, live)
-	for q.n > 0 {
-		if v := q.pop(); v.slot == slot && !seen[v] {
-			seen[v] = true
-			kept = append(kept, v)
-		}
-	}
-	*q = fifo{items: kept[:cap(kept)], n: len(kept)}
+	v.before, v.after = nil, nil
 }

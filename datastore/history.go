@@ -63,9 +63,10 @@ type version struct {
 	sqlitefile.Row
 	size int32 // bytes of the value
 
-	slot       cacheSlot   // guarded by the cache's lock
-	used       atomic.Bool // read since the last pass of the cache
-	superseded atomic.Bool // by a published version
+	slot          cacheSlot // guarded by the cache's lock, as its neighbours in the queue of the slot
+	before, after *version
+	used          atomic.Bool // read since the last pass of the cache
+	superseded    atomic.Bool // by a published version
 
 	// prev is the version of the key before this one, which may be a tombstone. It becomes nil when compaction
 	// removes that version.
@@ -91,8 +92,8 @@ func (v *version) at(revision int64) *version {
 // bytes is the size of the key and its value.
 func (v *version) bytes() int64 { return int64(len(v.Key)) + int64(v.size) }
 
-// before returns the version that v has replaced, or nil if v created the key or that version is compacted.
-func (v *version) before() *version {
+// replaced returns the version that v has replaced, or nil if v created the key or that version is compacted.
+func (v *version) replaced() *version {
 	if p := v.prev.Load(); p != nil && !p.Tombstone() {
 		return p
 	}

@@ -208,7 +208,7 @@ func (w *Watcher) event(v *version) (Event, error) {
 		return event, nil
 	}
 	// A change of the compaction revision itself is kept; what it has replaced is not.
-	if p := v.before(); p != nil && v.Revision() > w.e.CompactRevision() {
+	if p := v.replaced(); p != nil && v.Revision() > w.e.CompactRevision() {
 		value, err := w.e.value(p)
 		if err != nil {
 			return event, w.explain(v, err)
