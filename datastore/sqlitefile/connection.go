@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"path/filepath"
 
@@ -46,12 +47,9 @@ func Connect(path string, query url.Values) (*Connection, error) {
 func dataSource(path string, query url.Values) string {
 	// It has an effect on macOS only, where fsync(2) leaves data in the disk's cache: SQLite
 	// then uses F_FULLFSYNC (https://sqlite.org/pragma.html#pragma_fullfsync).
-	all := url.Values{"_pragma": append([]string{"fullfsync(1)"}, query["_pragma"]...)}
-	for name, values := range query {
-		if name != "_pragma" {
-			all[name] = values
-		}
-	}
+	all := url.Values{}
+	maps.Copy(all, query)
+	all["_pragma"] = append([]string{"fullfsync(1)"}, query["_pragma"]...)
 	u := url.URL{Scheme: "file", Path: path, RawQuery: all.Encode()}
 	return u.String()
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -34,8 +35,6 @@ type File struct {
 	own     os.FileInfo // of the database that is open
 	relaxed bool
 	writer  *Connection
-
-	vfs string // of the connections; empty for SQLite's default
 
 	// gate is held shared by readers while their statement is open, and exclusively for commits
 	// that must not find an open one: see WriteBack.
@@ -71,7 +70,7 @@ const readersMax = 4
 // Open opens the database at path, or makes it. It writes nothing to a file that it refuses with
 // [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy]. If relaxed, a commit is durable only after [File.Sync].
 func Open(path string, relaxed bool) (*File, error) {
-	f := &File{path: path, relaxed: relaxed, vfs: exclusiveVFS}
+	f := &File{path: path, relaxed: relaxed}
 	f.openState, f.sealState = inUseStates(relaxed)
 	f.walTarget = walTargetFull
 	if relaxed {
@@ -111,24 +110,17 @@ func Open(path string, relaxed bool) (*File, error) {
 		f.readers <- c
 		f.reading++
 	}
-	if f.vfs != "" {
-		// A killed process has left it: nobody has it open, and this VFS makes none.
-		if err := os.Remove(path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			f.Close(false)
-			return nil, fmt.Errorf("open database: %w", err)
-		}
+	// A killed process has left it: nobody has it open, and this VFS makes none.
+	if err := os.Remove(path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.Close(false)
+		return nil, fmt.Errorf("open database: %w", err)
 	}
 	return f, nil
 }
 
 func (f *File) connect(query url.Values) (*Connection, error) {
-	if f.vfs != "" {
-		with := url.Values{"vfs": {f.vfs}}
-		for name, values := range query {
-			with[name] = values
-		}
-		query = with
-	}
+	query = maps.Clone(query)
+	query.Set("vfs", exclusiveVFS)
 	return Connect(f.path, query)
 }
 
@@ -225,9 +217,7 @@ func (f *File) account(id int64, sign int64) {
 func (f *File) CloseInOrder(metas Metas, room func(why error) bool) error {
 	f.endLongReads() // otherwise the copy would end where they began
 	with := Metas{"log_rows": f.rows, "log_sum": f.sum}
-	for name, value := range metas {
-		with[name] = value
-	}
+	maps.Copy(with, metas)
 	mark := func() error {
 		if err := f.setState(stopClosed, with); err != nil {
 			return err

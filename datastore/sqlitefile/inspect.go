@@ -3,7 +3,6 @@ package sqlitefile
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,17 +13,11 @@ import (
 // Inspect checks a database before SQLite opens it, and changes nothing. It refuses a file that
 // must not be opened, or that has a newer schema.
 func Inspect(path string) error {
-	header := make([]byte, 100)
-	f, err := os.Open(path)
+	header, err := headerOf(path)
 	if err != nil {
-		return fmt.Errorf("open database: %w", err)
+		return err
 	}
-	n, err := io.ReadFull(f, header)
-	f.Close()
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read database: %w", err)
-	}
-	if n < len(header) || !bytes.HasPrefix(header, []byte("SQLite format 3\x00")) {
+	if len(header) < headerBytes || !bytes.HasPrefix(header, []byte("SQLite format 3\x00")) {
 		return fmt.Errorf("%w: %s is not a database (%s)", ErrCorrupt, path, Remedy)
 	}
 	if id := binary.BigEndian.Uint32(header[68:]); id != applicationID {
@@ -59,19 +52,29 @@ func Inspect(path string) error {
 	return nil
 }
 
-// IsDatabase reports, by the header of a file, whether it is a database of the engine. The caller
-// holds the lock of its directory, so that no engine of this process has the file open.
-func IsDatabase(path string) bool {
+// headerBytes is the size of the header of a database.
+const headerBytes = 100
+
+// headerOf returns the header of a file, or all of a shorter file. The caller holds the lock of its directory, so that no engine
+// of this process has the file open.
+func headerOf(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return false
+		return nil, fmt.Errorf("open database: %w", err)
 	}
 	defer f.Close()
-	header := make([]byte, 100)
-	if _, err := io.ReadFull(f, header); err != nil {
-		return false
+	header, err := io.ReadAll(io.LimitReader(f, headerBytes))
+	if err != nil {
+		return nil, fmt.Errorf("read database: %w", err)
 	}
-	return binary.BigEndian.Uint32(header[68:]) == applicationID
+	return header, nil
+}
+
+// IsDatabase reports, by the header of a file, whether it is a database of the engine. The caller
+// holds the lock of its directory.
+func IsDatabase(path string) bool {
+	header, err := headerOf(path)
+	return err == nil && len(header) == headerBytes && binary.BigEndian.Uint32(header[68:]) == applicationID
 }
 
 func newerSchema(path string, version int64) error {
