@@ -3,6 +3,7 @@ package datastore
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -142,46 +143,6 @@ func beforeLastCommit(wal []byte) int {
 	return previous
 }
 
-// After a stop in order, the number of rows and the sum over their ids are known: SQLite's own
-// structure can be sound, and a row be missing.
-func TestMissingRowIsRefused(t *testing.T) {
-	dir := writtenStore(t, true)
-	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = c.Exec("DELETE FROM log WHERE id = (SELECT id FROM log ORDER BY id LIMIT 1 OFFSET 10)")
-	if err := errors.Join(err, c.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if err := tryOpen(t, dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "rows") {
-		t.Errorf("got %v, want ErrCorrupt that names the rows", err)
-	}
-}
-
-func TestMissingWALIsRefused(t *testing.T) {
-	for name, damage := range map[string]func(string) error{
-		"missing": os.Remove,
-		"empty":   func(p string) error { return os.Truncate(p, 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := writtenStore(t, false)
-			if err := damage(filepath.Join(dir, EngineFile+"-wal")); err != nil {
-				t.Fatal(err)
-			}
-			before, _ := os.ReadFile(filepath.Join(dir, EngineFile))
-			for range 2 {
-				if err := tryOpen(t, dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "-wal") {
-					t.Errorf("got %v, want ErrCorrupt naming the WAL", err)
-				}
-			}
-			if after, _ := os.ReadFile(filepath.Join(dir, EngineFile)); !bytes.Equal(before, after) {
-				t.Error("the refused database was changed")
-			}
-		})
-	}
-}
-
 // Somebody puts another database in place by hand, and leaves the WAL of a killed server there. SQLite would copy that WAL into it.
 // A start refuses, reading refuses, and neither changes a file. Without the WAL, the database is whole.
 func TestForeignWALIsRefused(t *testing.T) {
@@ -211,7 +172,7 @@ func TestForeignWALIsRefused(t *testing.T) {
 			t.Run(fmt.Sprint(name, ", ", writes), func(t *testing.T) {
 				dir := writtenStore(t, true)
 				other := other(t, copyStore(t, dir))
-				want := keysOf(t, copyStore(t, filepath.Dir(other)))
+				want := newestOf(t, copyStore(t, filepath.Dir(other)))
 				e, lock := openLocked(t, dir, Options{})
 				for i := range writes {
 					put(t, e, fmt.Sprintf("/later/%d", i), strings.Repeat("later", 2000))
@@ -240,29 +201,12 @@ func TestForeignWALIsRefused(t *testing.T) {
 				if err := os.Remove(filepath.Join(dir, EngineFile+"-wal")); err != nil {
 					t.Fatal(err)
 				}
-				if got := keysOf(t, dir); got != want {
+				if got := newestOf(t, dir); got != want {
 					t.Error("without the WAL, it is not what it was")
 				}
 			})
 		}
 	}
-}
-
-// keysOf returns the live keys and their values.
-func keysOf(t *testing.T, dir string) string {
-	t.Helper()
-	e, lock := openLocked(t, dir, Options{})
-	defer lock.Close()
-	defer e.Close()
-	all, err := e.Range(t.Context(), RangeRequest{Key: "/", End: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	for _, kv := range all.KVs {
-		fmt.Fprintf(&b, "%s=%s\n", kv.Key, kv.Value)
-	}
-	return b.String()
 }
 
 // A server that is killed at any step of its start finds its own WAL again.
@@ -294,68 +238,6 @@ func TestKilledStartKnowsItsWAL(t *testing.T) {
 	}
 }
 
-func TestRefusedFilesAreLeftAlone(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		offset int64
-		bytes  []byte
-		want   error
-	}{
-		{"newer schema", 60, []byte{0, 0, 0, sqlitefile.SchemaVersion + 1}, sqlitefile.ErrNewerSchema},
-		{"another program's", 68, []byte("else"), sqlitefile.ErrForeign},
-		{"no database", 0, []byte("not SQLite at all"), ErrCorrupt},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			dir := writtenStore(t, true)
-			path := filepath.Join(dir, EngineFile)
-			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := f.WriteAt(c.bytes, c.offset); err != nil {
-				t.Fatal(err)
-			}
-			f.Close()
-			before, _ := os.ReadFile(path)
-			if err := tryOpen(t, dir); !errors.Is(err, c.want) || !strings.Contains(err.Error(), path) {
-				t.Errorf("got %v, want %v naming %s", err, c.want, path)
-			}
-			if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
-				t.Error("the file was changed")
-			}
-			if left, _ := filepath.Glob(path + "-*"); len(left) > 0 {
-				t.Errorf("files were made: %v", left)
-			}
-		})
-	}
-}
-
-// After a kill of a newer release, its schema may be in the WAL only. The header of the file then
-// has a version that this release knows.
-func TestNewerSchemaInTheWALIsRefused(t *testing.T) {
-	dir := writtenStore(t, false)
-	path := filepath.Join(dir, EngineFile)
-	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"wal_autocheckpoint(0)"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Exec(fmt.Sprintf("PRAGMA user_version = %d", sqlitefile.SchemaVersion+1)); err != nil {
-		t.Fatal(err)
-	}
-	killed := copyStore(t, dir)
-	c.Close()
-	before := filesOf(t, killed)
-	if header := before[EngineFile]; header[63] != sqlitefile.SchemaVersion {
-		t.Fatalf("the header says schema %d, want %d: this tests nothing", header[63], sqlitefile.SchemaVersion)
-	}
-	if err := tryOpen(t, killed); !errors.Is(err, sqlitefile.ErrNewerSchema) || !strings.Contains(err.Error(), "use the newer release") {
-		t.Errorf("got %v, want %v and what to do", err, sqlitefile.ErrNewerSchema)
-	}
-	if after := filesOf(t, killed); !maps.Equal(before, after) {
-		t.Error("the refused database or its WAL was changed")
-	}
-}
-
 // filesOf returns the contents of the database and its WAL, by name.
 func filesOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
@@ -370,47 +252,89 @@ func filesOf(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-func TestBadRowIsNamed(t *testing.T) {
-	dir := writtenStore(t, true)
-	path := filepath.Join(dir, EngineFile)
-	b, _ := os.ReadFile(path)
-	at := bytes.Index(b, []byte("123123123"))
-	b[at] = '9'
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
+// A start refuses what is damaged, incomplete or not for this release, says the same the second time, and changes no file.
+func TestRefusedDataAreLeftAlone(t *testing.T) {
+	overwrite := func(offset int64, b string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt([]byte(b), offset)
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	before, _ := os.ReadFile(path)
-	err := tryOpen(t, dir)
-	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
-		t.Error("the refused database was changed")
+	// inWAL leaves what a statement has written in the WAL, as a kill does.
+	inWAL := func(statement string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"wal_autocheckpoint(0)"}})
+			if err == nil {
+				err = c.Exec(statement)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			killed := copyStore(t, filepath.Dir(path))
+			c.Close()
+			replace(t, filepath.Dir(path), killed)
+		}
 	}
-	if want := fmt.Sprintf("row %d (revision 125)", sqlitefile.RowID(125, 0)); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
-		t.Errorf("got %v, want it to name %s and %s", err, path, want)
-	}
-	if again := tryOpen(t, dir); fmt.Sprint(again) != fmt.Sprint(err) {
-		t.Errorf("the second start says %v", again)
+	for _, c := range []struct {
+		name   string
+		clean  bool
+		damage func(t *testing.T, path string)
+		want   error
+		text   string
+	}{
+		{"a newer schema", true, overwrite(60, string([]byte{0, 0, 0, sqlitefile.SchemaVersion + 1})), sqlitefile.ErrNewerSchema, "use the newer release"},
+		// The header of the file has a version that this release knows.
+		{"a newer schema in the WAL", false, inWAL(fmt.Sprintf("PRAGMA user_version = %d", sqlitefile.SchemaVersion+1)), sqlitefile.ErrNewerSchema, "use the newer release"},
+		{"another program's", true, overwrite(68, "else"), sqlitefile.ErrForeign, ""},
+		{"no database", true, overwrite(0, "not SQLite at all"), ErrCorrupt, ""},
+		{"a missing WAL", false, func(t *testing.T, path string) { os.Remove(path + "-wal") }, ErrCorrupt, "-wal"},
+		{"an empty WAL", false, func(t *testing.T, path string) { os.Truncate(path+"-wal", 0) }, ErrCorrupt, "-wal"},
+		{"a bad row", true, func(t *testing.T, path string) {
+			b, _ := os.ReadFile(path)
+			overwrite(int64(bytes.Index(b, []byte("123123123"))), "9")(t, path)
+		}, ErrCorrupt, fmt.Sprintf("row %d (revision 125)", sqlitefile.RowID(125, 0))},
+		{"a bad row in the WAL", false, inWAL("UPDATE log SET crc = crc + 1 WHERE id = (SELECT MAX(id) FROM log)"), ErrCorrupt, "checksum"},
+		// SQLite's own structure is sound.
+		{"a missing row", true, func(t *testing.T, path string) {
+			foreign(t, filepath.Dir(path), "DELETE FROM log WHERE id = (SELECT id FROM log ORDER BY id LIMIT 1 OFFSET 10)")
+		}, ErrCorrupt, "has 299 rows"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := writtenStore(t, c.clean)
+			path := filepath.Join(dir, EngineFile)
+			c.damage(t, path)
+			before := listing(t, dir)
+			for range 2 {
+				if err := tryOpen(t, dir); !errors.Is(err, c.want) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("got %v, want %v naming %s and %q", err, c.want, path, c.text)
+				}
+			}
+			if after := listing(t, dir); after != before {
+				t.Errorf("the refused data were changed: %s, before %s", after, before)
+			}
+		})
 	}
 }
 
-// The bad row may be in the WAL of a killed server, which a refused start does not copy back.
-func TestBadRowInTheWALIsLeftAlone(t *testing.T) {
-	dir := writtenStore(t, false)
-	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), url.Values{"_pragma": {"wal_autocheckpoint(0)"}})
-	if err != nil {
-		t.Fatal(err)
+// listing returns the names of a database and of what is beside it, with their contents, but for empty files.
+func listing(t *testing.T, dir string) (all string) {
+	t.Helper()
+	for _, path := range glob(t, dir, EngineFile+"*") {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > 0 {
+			all += fmt.Sprintf("%s %x ", filepath.Base(path), sha256.Sum256(b))
+		}
 	}
-	if err := c.Exec("UPDATE log SET crc = crc + 1 WHERE id = (SELECT MAX(id) FROM log)"); err != nil {
-		t.Fatal(err)
-	}
-	killed := copyStore(t, dir)
-	c.Close()
-	before := filesOf(t, killed)
-	if err := tryOpen(t, killed); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "checksum") {
-		t.Errorf("got %v, want ErrCorrupt for a checksum", err)
-	}
-	if after := filesOf(t, killed); !maps.Equal(before, after) {
-		t.Error("the refused database or its WAL was changed")
-	}
+	return all
 }
 
 func TestFailedCommitPoisons(t *testing.T) {
