@@ -60,7 +60,10 @@ func crashChild(dir, mode string) error {
 	}
 	fmt.Printf("open %d %d\n", e.Revision(), time.Since(begin).Milliseconds())
 	client, clients := crashClient, 8
-	if task == "idle" {
+	switch task {
+	case "history":
+		client, clients = historyClient, 5
+	case "idle":
 		client, clients = idleClient, 1
 	}
 	failed := make(chan error)
