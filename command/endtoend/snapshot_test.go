@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,21 +31,24 @@ func withoutVersions(t *testing.T, all objects) objects {
 			t.Fatal(err)
 		}
 		delete(o["metadata"].(map[string]any), "resourceVersion")
+		delete(o["metadata"].(map[string]any), "managedFields") // controllers may write a status again
 		again, err := json.Marshal(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[key] = string(again)
+		out[key] = lastUpdate.ReplaceAllString(string(again), "")
 	}
 	return out
 }
+
+var lastUpdate = regexp.MustCompile(`"lastUpdateTime":"[^"]*",?`)
 
 func configMap(name, value string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"value": value}}
 }
 
 // A snapshot of a running server, and back to it while it runs: all objects are as
-// they were, but for their resourceVersions, and a watch goes on and sees what changed.
+// they were, but for their resourceVersions and when controllers wrote their status, and a watch goes on and sees what changed.
 func TestSnapshotAndReset(t *testing.T) {
 	parallel(t)
 	p := start(t, t.TempDir())

@@ -120,6 +120,8 @@ const (
 	// workLimit is how long queues may have work until a reset goes on without them: a busy cluster always
 	// has some, and so does a queue that was shut down with items in it.
 	workLimit = 400 * time.Millisecond
+	// lateLimit is how long a reset waits after its batch for the cluster to come to rest: one with busy clients never does.
+	lateLimit = 2 * time.Second
 	// settleLimit is how long a settling reset is repeated while others change the cluster again, until it fails.
 	settleLimit = 10 * time.Second
 )
@@ -127,14 +129,48 @@ const (
 // errNotSettled means that others have changed the cluster since the last batch of a reset.
 var errNotSettled = errors.New("the cluster does not come to rest")
 
-// resetOnce waits until the controllers have no work, resets in one batch, and waits again. It stops no controller.
+// resetOnce waits until the controllers have no work, resets in one batch, and waits again until the cluster is at rest, or for lateLimit. It stops no controller.
 // What controllers and other clients write meanwhile stays, and controllers correct it as after any other change.
 func (c *Control) resetOnce(ctx context.Context, to *datastore.Dump) (*control.Result, error) {
 	out, err := c.resetBatch(ctx, to)
-	if err == nil {
-		awaitWork(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return out, err
+	rest, cancel := context.WithTimeout(ctx, lateLimit)
+	defer cancel()
+	if err := awaitRest(rest, c.Engine, func() (bool, error) { return true, nil }); err != nil && rest.Err() == nil {
+		return nil, err
+	}
+	return out, c.removeOrphans(ctx, to)
+}
+
+// removeOrphans removes new objects in namespaces that are not there. A controller or an admission plugin whose cache was behind has made
+// them, and nothing else would remove them.
+func (c *Control) removeOrphans(ctx context.Context, to *datastore.Dump) error {
+	now, err := c.Engine.Differs(to, resetOptions)
+	if err != nil {
+		return err
+	}
+	for _, key := range now.Surplus {
+		namespace := namespaceOf(key)
+		if namespace == "" {
+			continue
+		}
+		gone := datastore.Compare{Key: "/registry/namespaces/" + namespace, Target: datastore.CompareVersion, Result: datastore.Equal}
+		if _, err := c.Engine.Txn(ctx, datastore.TxnRequest{Compare: []datastore.Compare{gone}, Then: []datastore.Op{{Delete: &datastore.DeleteRequest{Key: key}}}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// namespaceOf returns the namespace of an object by its key, or nothing: the key of a custom resource has the group first, which has a dot.
+func namespaceOf(key string) string {
+	parts := strings.Split(strings.TrimPrefix(key, "/registry/"), "/")
+	if n := len(parts); n == 4 || n == 3 && !strings.Contains(parts[0], ".") {
+		return parts[n-2]
+	}
+	return ""
 }
 
 func (c *Control) resetBatch(ctx context.Context, to *datastore.Dump) (*control.Result, error) {

@@ -3,6 +3,7 @@ package snapshots
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,4 +102,20 @@ func TestResetOfABusyCluster(t *testing.T) {
 		t.Error(err)
 	}
 	wantSame(t, c, to)
+}
+
+// An object that comes late in a namespace that is gone would stay for ever. Nothing else is touched.
+func TestResetRemovesWhatIsInNoNamespace(t *testing.T) {
+	c, to := resettable(t)
+	late := []string{"/registry/configmaps/gone/a", "/registry/services/specs/gone/b", "/registry/example.com/boats/gone/c"}
+	stay := []string{"/registry/namespaces/there", "/registry/configmaps/there/a", "/registry/example.com/gone/c", "/registry/clusterroles/gone"}
+	for _, key := range slices.Concat(late, stay) {
+		put(t, c, key, "now")
+	}
+	if err := c.removeOrphans(t.Context(), to); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := c.Engine.Differs(to, resetOptions); err != nil || !slices.Equal(slices.Sorted(slices.Values(d.Surplus)), slices.Sorted(slices.Values(stay))) {
+		t.Errorf("got %+v and %v, want %q to stay", d, err, stay)
+	}
 }
