@@ -111,6 +111,7 @@ var All = []Mirror{
 	{"server/scheduler/scheduler.go", schedulerApp + "/options", "createClients", "6105ee190630"},
 	{"server/scheduler/scheduler.go", "k8s.io/kubernetes/pkg/scheduler", "NewInformerFactory", "976739161ca5"},
 	{"server/queues/queues.go", workQueue, "Typed.updateUnfinishedWorkLoop", "71f608828f4c"},
+	{"server/queues/queues.go", workQueue, "Typed.updateUnfinishedWork", "57f416716a60"},
 	{"server/queues/queues.go", workQueue, "Typed.Get", "482bfe9fd6e3"},
 	{"server/queues/queues.go", workQueue, "defaultQueueMetrics.get", "ad7e798768c5"},
 	{"server/queues/queues.go", workQueue, "defaultQueueMetrics.done", "3ab3067f31a4"},
