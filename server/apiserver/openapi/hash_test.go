@@ -76,7 +76,8 @@ func TestHash(t *testing.T) {
 // Only a program whose code is known has the identity of another one.
 func TestBuildOf(t *testing.T) {
 	for name, certain := range map[string]bool{"": true, "dev-0a1b2c3": true, "dev-0a1b2c3-dirty": false, "dev": false} {
-		if (buildOf(name) == buildOf(name)) != certain {
+		first, again := buildOf(name), buildOf(name)
+		if (first == again) != certain {
 			t.Errorf("%q: want the same identity each time: %t", name, certain)
 		}
 	}
