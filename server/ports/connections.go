@@ -36,21 +36,31 @@ func Track(l net.Listener) *Connections {
 	return &Connections{Listener: l, open: map[*connection]struct{}{}}
 }
 
-// Accept waits for the next connection.
+// Accept waits for the next connection. It closes those that are accepted while everything is being closed, and goes on: an error would
+// tell upstream's server, which panics, that the listener was closed before the stop.
 func (l *Connections) Accept() (net.Conn, error) {
-	accepted, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.track(accepted); c != nil {
+			return c, nil
+		}
+		accepted.Close()
 	}
-	c := &connection{Conn: accepted, from: l, gone: make(chan struct{})}
+}
+
+// track returns nil if everything is being closed.
+func (l *Connections) track(accepted net.Conn) net.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed { // accepted while everything was being closed
-		accepted.Close()
-		return nil, net.ErrClosed
+	if l.closed {
+		return nil
 	}
+	c := &connection{Conn: accepted, from: l, gone: make(chan struct{})}
 	l.open[c] = struct{}{}
-	return c, nil
+	return c
 }
 
 // CloseAll closes all connections, including those that a handler has hijacked, and every connection that is
