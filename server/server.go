@@ -32,8 +32,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		collector = memory.Begin(full.MemoryLimit, full.SettleAfter > 0)
 		defer collector.End()
 	}
-	logbridge.Serve(full.Log)
-	defer logbridge.Stopping(false) // another control plane of the process may go on
+	defer logbridge.Serve(full.Log)()
 
 	// Report every problem together, before anything is created.
 	done := start.Part("configuration")
