@@ -318,7 +318,6 @@ func TestSnapshotProblems(t *testing.T) {
 		"no data directory":     {[]string{"snapshot", "--data-dir", filepath.Join(one.dir, "none")}, []string{"no server has been started in " + filepath.Join(one.dir, "none")}},
 		"two files":             {[]string{"snapshot", "--data-dir", one.dir, "a", "b"}, []string{"takes one FILE"}},
 		"no source":             {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", "/no/such"}, []string{"--fork-from: stat /no/such"}},
-		"in memory":             {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", filepath.Join(one.dir, "snapshot"), "--datastore-endpoint", "memory://"}, []string{"--fork-from:…a datastore in memory keeps nothing on the disk"}},
 		"an empty source":       {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", t.TempDir()}, []string{"--fork-from:…karve backup create --data-dir"}},
 		"a datastore of others": {[]string{"server", "--data-dir", filepath.Join(one.dir, "new"), "--secure-port", "0", "--insecure-port", "0", "--fork-from", one.dir, "--datastore-endpoint", "http://127.0.0.1:1"}, []string{"--fork-from: --datastore-endpoint http://127.0.0.1:1 is an etcd"}},
 	} {

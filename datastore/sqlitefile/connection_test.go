@@ -1,9 +1,20 @@
 package sqlitefile
 
 import (
+	"net/url"
 	"path/filepath"
 	"testing"
 )
+
+func TestDataSource(t *testing.T) {
+	for path, want := range map[string]string{
+		"/a b/x?y#z.db": "file:///a%20b/x%3Fy%23z.db?_pragma=fullfsync%281%29&_pragma=synchronous%28FULL%29&mode=ro",
+	} {
+		if got := dataSource(path, url.Values{"_pragma": {"synchronous(FULL)"}, "mode": {"ro"}}); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
 
 // macOS' fsync does not reach the disk: SQLite has to be told so on every connection.
 func TestEveryConnectionAsksForFullSync(t *testing.T) {

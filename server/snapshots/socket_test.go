@@ -2,8 +2,10 @@ package snapshots
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -68,5 +70,24 @@ func TestControlSocketStopsItsRequests(t *testing.T) {
 	}
 	if err := client.Snapshot(context.Background(), io.Discard); err == nil || begun.Load() != 2 {
 		t.Errorf("a request after the stop: got %v, and %d have begun", err, begun.Load())
+	}
+}
+
+// A request whose handler has not begun when the stop does is refused.
+func TestControlSocketRefusesAfterStop(t *testing.T) {
+	s, err := listenControl(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := false
+	s.handle("GET /", func(http.ResponseWriter, *http.Request) error {
+		called = true
+		return errors.New("late")
+	})
+	s.stop()
+	answer := httptest.NewRecorder()
+	s.mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	if called || answer.Code != http.StatusServiceUnavailable {
+		t.Errorf("got %d %q, called: %v", answer.Code, answer.Body, called)
 	}
 }
