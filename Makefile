@@ -13,7 +13,7 @@ test: ## run every test of the product (ten minutes)
 test-short: ## run the quick tests
 	go test -short ./...
 
-ci: ## run everything that has to pass before a change lands (half an hour)
+ci: ## run everything that has to pass before a change lands (twenty minutes)
 	.ci/run
 
 bench: ## measure a start, beside etcd and kube-apiserver

@@ -209,3 +209,6 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	}
 	return nil
 }
+
+// Same tells whether both have the same endpoint.
+func (e *Database) Same(other *Database) bool { return e.kind == other.kind && e.rest == other.rest }

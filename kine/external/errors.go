@@ -225,3 +225,6 @@ func (e *Database) scrub(err error) string {
 	}
 	return strings.Join(lines, " ")
 }
+
+// errNoTable means that there is no database, or no table in it.
+var errNoTable = errors.New("no server has used this database")

@@ -48,12 +48,6 @@ const (
 // errReplica is the error for a source that servers are not connected to.
 var errReplica = errors.New("it is read-only, as a replica is: servers that use its primary could not be seen. Name the primary, and make it writable")
 
-// errNoTable means that there is no database, or no table in it.
-var errNoTable = errors.New("no server has used this database")
-
-// Same tells whether both have the same endpoint.
-func (e *Database) Same(other *Database) bool { return e.kind == other.kind && e.rest == other.rest }
-
 // ReadTable begins to read the table as it is now. It creates nothing. Close the Table.
 func (e *Database) ReadTable(ctx context.Context, o Options) (_ *Table, err error) {
 	t, err := e.openTable(ctx, o)
