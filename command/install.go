@@ -37,7 +37,7 @@ a service of systemd or OpenRC; for other users ~/.local/bin, ~/.config/karve,
 returns, with its options and data.
 
 --restore FILE rebuilds the cluster of a karve backup on a new machine before the first start,
-with its configuration. A sealed one needs --identity, too.
+with its configuration. A sealed one needs --passphrase-file or --identity, too.
 
 KARVE_INSTALL_TIMEOUT is how many seconds the service may take to become ready (default:
 300). KARVE_INSTALL_CHECK=no leaves out karve check.`
@@ -187,7 +187,7 @@ func takeRestore(args []string) (rest, restore []string) {
 	file, own := "", len(beforeNode(args))
 	for i := 0; i < len(args); i++ {
 		name, value, hasValue := strings.Cut(args[i], "=")
-		ours := i < own && slices.Contains([]string{"--restore", "--identity"}, name)
+		ours := i < own && slices.Contains([]string{"--restore", "--passphrase-file", "--identity"}, name)
 		if ours && !hasValue && i+1 < own {
 			i++
 			value = args[i]

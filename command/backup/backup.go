@@ -28,7 +28,10 @@ import (
 
 // Backup is `karve backup`.
 func Backup() *cli.Command {
-	open := []cli.Flag{&cli.StringFlag{Name: "identity", Usage: "`FILE` with the age identity of a sealed backup"}}
+	open := []cli.Flag{
+		passphraseFlag("`FILE` with the passphrase of a sealed backup; - is standard input"),
+		&cli.StringFlag{Name: "identity", Usage: "`FILE` with the age identity of a sealed backup"},
+	}
 	return &cli.Command{
 		Name:  "backup",
 		Usage: "back up the whole cluster to a file, and rebuild it from one",
@@ -41,7 +44,7 @@ func Backup() *cli.Command {
 					"Secrets, SSH keys, manifests and the configuration file. Whoever can read it is an\n" +
 					"administrator. karve backup restore, karve reset, karve datastore restore and\n" +
 					"karve server --fork-from take it.\n" +
-					"With --recipient it is sealed, in the format of age.",
+					"With --recipient or --passphrase-file it is sealed, in the format of age.",
 				Flags: createFlags(), Before: options.FindDataDir,
 				Action: func(c *cli.Context) error { return createBackup(c, inBackups, false) },
 			},
@@ -94,11 +97,16 @@ func databaseBackup() *cli.Command {
 
 func createFlags() []cli.Flag {
 	return withDataDir(overwriteFlag(),
-		&cli.StringSliceFlag{Name: "recipient", Usage: "`KEY` of age, the public one, to seal the backup for. Repeat it for several."})
+		&cli.StringSliceFlag{Name: "recipient", Usage: "`KEY` of age, the public one, to seal the backup for. Repeat it for several."},
+		passphraseFlag("`FILE` with a passphrase to seal the backup with; - is standard input"))
 }
 
 func overwriteFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}
+}
+
+func passphraseFlag(usage string) cli.Flag {
+	return &cli.StringFlag{Name: "passphrase-file", Usage: usage}
 }
 
 func withDataDir(flags ...cli.Flag) []cli.Flag {

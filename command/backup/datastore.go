@@ -211,7 +211,7 @@ func restoreDatabase(c *cli.Context, lock *directory.Lock, file string, progress
 // isBackup reports whether a file is a backup of a cluster. The error is for one that is sealed.
 func isBackup(f *os.File) (bool, error) {
 	if isSealed(whole(f)) {
-		return false, errors.New("this backup is sealed: karve backup restore opens it, with --identity")
+		return false, errors.New("this backup is sealed: karve backup restore opens it, with --passphrase-file or --identity")
 	}
 	err := snapshot.WithOpen(f, func(*snapshot.Snapshot) error { return nil })
 	return !errors.Is(err, snapshot.ErrNone), nil

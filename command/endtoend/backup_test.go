@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"filippo.io/age"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/datastore/backup"
@@ -24,16 +23,12 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 			t.Parallel()
 			etc, away := t.TempDir(), t.TempDir()
 			dir, config := filepath.Join(etc, "data"), filepath.Join(etc, "config.yaml")
-			keys, file, identity := filepath.Join(etc, "keys.yaml"), filepath.Join(away, "a.backup"), filepath.Join(away, "identity")
-			key, err := age.GenerateX25519Identity()
-			if err != nil {
-				t.Fatal(err)
-			}
+			keys, file, passphrase := filepath.Join(etc, "keys.yaml"), filepath.Join(away, "a.backup"), filepath.Join(away, "passphrase")
 			secret := make([]byte, 32)
 			_, _ = rand.Read(secret) // it never fails
 			providers := fmt.Sprintf(`{"kind":"EncryptionConfiguration","apiVersion":"apiserver.config.k8s.io/v1","resources":[{"resources":["secrets"],"providers":[{"aescbc":{"keys":[{"name":"a","secret":%q}]}}]}]}`, base64.StdEncoding.EncodeToString(secret))
 			for path, text := range map[string]string{
-				keys: providers, identity: key.String() + "\n",
+				keys: providers, passphrase: "correct horse battery\n",
 				config: "data-dir: " + dir + "\ninsecure-port: -1\nsecure-port: 0\ndisable-scheduler: true\nencryption-provider-config: " + keys + "\n",
 			} {
 				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -56,7 +51,7 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 			}
 			create, open := []string{"backup", "create", "--config", config}, []string{"--config", config}
 			if sealed {
-				create, open = append(create, "--recipient", key.Recipient().String()), append(open, "--identity", identity)
+				create, open = append(create, "--passphrase-file", passphrase), append(open, "--passphrase-file", passphrase)
 			}
 			karve(t, append(create, file)...)
 			if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), "PRIVATE KEY") == sealed {
@@ -88,10 +83,10 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 			}
 			at := []string{"--data-dir", filepath.Base(dir)} // as somebody types it
 			if sealed {
-				at = append(at, "--identity", identity)
+				at = append(at, "--passphrase-file", passphrase)
 			}
 			if sealed {
-				refused("--identity", "backup", "verify", file)
+				refused("--passphrase-file", "backup", "verify", file)
 			}
 			// A file of the user's stays.
 			if err := os.WriteFile(config, nil, 0o600); err != nil {
