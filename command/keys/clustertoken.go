@@ -1,6 +1,7 @@
 package keys
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ import (
 const (
 	newTokenFile = "new-cluster-token-file"
 	lost         = "lost"
+	etcdPrefix   = "etcd-prefix"
 )
 
 // resealTimeout limits what rotateClusterToken does in the datastore. Waiting for the datastore has its own limit.
@@ -84,6 +86,7 @@ func datastoreFlags() []cli.Flag {
 		options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 		options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
 		options.ClusterTokenFile(),
+		&cli.StringFlag{Name: etcdPrefix, Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share (default: etcd-prefix in kube-apiserver-arg of the configuration file, or /registry)"},
 	}
 }
 
@@ -212,7 +215,7 @@ func withCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 		return err
 	}
 	configured, _ := options.ConfiguredEtcdPrefix(c)
-	prefix := apiserver.StoragePrefix([]string{"etcd-prefix=" + configured})
+	prefix := apiserver.StoragePrefix([]string{etcdPrefix + "=" + cmp.Or(c.String(etcdPrefix), configured)})
 	cluster := membership.Cluster{PrivateStorage: where.BuiltIn(), Prefix: prefix, Ways: apiserver.Ways}
 	if where.BuiltIn() { // the server that runs has it
 		var release func()

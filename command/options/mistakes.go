@@ -54,11 +54,10 @@ var removed = map[string]string{
 
 // gone are options of other commands of earlier releases, with what replaces them.
 var gone = map[string]string{
-	"dry-run":     "-o yaml | karve kubectl diff -f - shows what would change",
-	"groups":      "a token is for a machine that joins; others are Secrets of the type bootstrap.kubernetes.io/token",
-	"usages":      "a token is for a machine that joins; others are Secrets of the type bootstrap.kubernetes.io/token",
-	"etcd-prefix": "name it in kube-apiserver-arg of the configuration file",
-	"kubeconfig":  "run this on the server's machine",
+	"dry-run":    "-o yaml | karve kubectl diff -f - shows what would change",
+	"groups":     "a token is for a machine that joins; others are Secrets of the type bootstrap.kubernetes.io/token",
+	"usages":     "a token is for a machine that joins; others are Secrets of the type bootstrap.kubernetes.io/token",
+	"kubeconfig": "run this on the server's machine",
 }
 
 // proposal is what to write for an option that does not exist: where upstream's options go, or the nearest of known. It is empty

@@ -32,6 +32,9 @@ const (
 // directory.
 const lockName = ".karve-temporary"
 
+// formerLock is the lock file of earlier releases, in a directory that had nothing else but copies and directories of this kind.
+const formerLock = "lock"
+
 // NewTempDir makes the directory in above. It first removes those that killed processes have left
 // there.
 func NewTempDir(above string) (*TempDir, error) {
@@ -101,6 +104,9 @@ func (p *TempDir) Remove() error {
 	if p.lock != nil {
 		p.lock.Close()
 	}
+	if err != nil { // Windows does not remove open files
+		err = p.clear()
+	}
 	if p.held != nil {
 		p.held.Close()
 	}
@@ -160,7 +166,7 @@ func removeAbandoned(above, prefix, suffix string) {
 			continue
 		}
 		p := &TempDir{dir: dir, name: dir}
-		if p.lock, err = openLock(filepath.Join(dir, lockName), 0); err == nil {
+		if p.lock, err = openLock(filepath.Join(dir, markOf(dir, suffix)), 0); err == nil {
 			err = tryLock(p.lock)
 		}
 		switch {
@@ -174,6 +180,26 @@ func removeAbandoned(above, prefix, suffix string) {
 			}
 		}
 	}
+}
+
+// markOf returns the name of the file that makes a directory a TempDir. What an earlier release has left may have all Secrets of a cluster.
+func markOf(dir, suffix string) string {
+	entries, _ := os.ReadDir(dir)
+	files, others := 0, 0
+	for _, e := range entries {
+		switch {
+		case strings.HasPrefix(e.Name(), fileName):
+			files++
+		case e.Name() != formerLock && !strings.HasPrefix(e.Name(), tempPrefix):
+			others++
+		}
+	}
+	if suffix == tempSuffix && files > 0 && others == 0 {
+		if mark, err := Exists(filepath.Join(dir, lockName)); err == nil && !mark {
+			return formerLock
+		}
+	}
+	return lockName
 }
 
 // mountedBelow reports whether a file system is mounted below a directory. Only Linux tells.

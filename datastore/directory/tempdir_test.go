@@ -41,6 +41,19 @@ func TestNextTempDirRemovesWhatAKilledOneLeft(t *testing.T) {
 	}
 	lock.Close()
 	others = append(others, filepath.Base(data))
+	for name, files := range map[string][]string{ // of an earlier release, and one with a file of somebody's
+		".karve-6.partial": {formerLock, fileName, fileName + "-wal"}, ".karve-7.partial": {formerLock, fileName, "notes"},
+	} {
+		if err := os.Mkdir(filepath.Join(out, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if err := os.WriteFile(filepath.Join(out, name, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	others = append(others, ".karve-7.partial")
 	mine, err := NewTempDir(out)
 	if err != nil {
 		t.Fatal(err)
