@@ -164,10 +164,12 @@ func (c *Control) removeOrphans(ctx context.Context, to *datastore.Dump) error {
 	return nil
 }
 
-// namespaceOf returns the namespace of an object by its key, or nothing: the key of a custom resource has the group first, which has a dot.
+// namespaceOf returns the namespace of an object by its key. It is empty for objects without one, and for keys of other programs. The key of a
+// custom resource has the group first, which has a dot.
 func namespaceOf(key string) string {
-	parts := strings.Split(strings.TrimPrefix(key, "/registry/"), "/")
-	if n := len(parts); n == 4 || n == 3 && !strings.Contains(parts[0], ".") {
+	object, ok := strings.CutPrefix(key, "/registry/")
+	parts := strings.Split(object, "/")
+	if n := len(parts); ok && (n == 4 || n == 3 && !strings.Contains(parts[0], ".")) {
 		return parts[n-2]
 	}
 	return ""

@@ -108,7 +108,7 @@ func TestResetOfABusyCluster(t *testing.T) {
 func TestResetRemovesWhatIsInNoNamespace(t *testing.T) {
 	c, to := resettable(t)
 	late := []string{"/registry/configmaps/gone/a", "/registry/services/specs/gone/b", "/registry/example.com/boats/gone/c"}
-	stay := []string{"/registry/namespaces/there", "/registry/configmaps/there/a", "/registry/example.com/gone/c", "/registry/clusterroles/gone"}
+	stay := []string{"/registry/namespaces/there", "/registry/configmaps/there/a", "/registry/example.com/gone/c", "/registry/clusterroles/gone", "/calico/gone/a", "/other/pods/gone/a"}
 	for _, key := range slices.Concat(late, stay) {
 		put(t, c, key, "now")
 	}
