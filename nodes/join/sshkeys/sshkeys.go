@@ -84,13 +84,14 @@ func (a *Account) Add(ctx context.Context, lines []string) error {
 	return err
 }
 
-// Remove takes lines away again. What is empty then goes, too.
+// Remove takes lines away again. What is empty then goes, too, unless it is behind a link of the user's.
 func (a *Account) Remove(ctx context.Context, lines []string) error {
 	_, err := a.run(ctx, `[ -f .ssh/authorized_keys ] || exit 0
-		new=$(mktemp .ssh/.karve-XXXXXX) || exit
-		grep -vxF -f - .ssh/authorized_keys >"$new" || [ $? = 1 ] || exit
-		if [ ! -s "$new" ]; then rm "$new" .ssh/authorized_keys && { rmdir .ssh 2>/dev/null || :; }; exit; fi
-		chmod --reference=.ssh/authorized_keys "$new" && mv "$new" .ssh/authorized_keys`, lines)
+		file=$(readlink -f .ssh/authorized_keys) && new=$(mktemp "$file.XXXXXX") || exit
+		trap 'rm -f "$new"' EXIT
+		grep -vxF -f - "$file" >"$new" || [ $? = 1 ] || exit
+		if [ ! -s "$new" ] && [ ! -L .ssh/authorized_keys ]; then rm "$file" && { rmdir .ssh 2>/dev/null || :; }; exit; fi
+		chmod --reference="$file" "$new" && sync "$new" && mv "$new" "$file"`, lines)
 	return err
 }
 

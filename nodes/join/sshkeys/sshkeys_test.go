@@ -1,6 +1,7 @@
 package sshkeys
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,26 @@ func TestKeysComeAndGo(t *testing.T) {
 				t.Errorf("left over: %v", left)
 			}
 		})
+	}
+}
+
+// A user may keep the file elsewhere: the link stays, also to a file that is empty then.
+func TestALinkOfTheUsersStays(t *testing.T) {
+	t.Parallel()
+	a := accountOf(t)
+	if _, err := a.run(t.Context(), "mkdir .ssh dotfiles && : >dotfiles/keys && ln -s ../dotfiles/keys .ssh/authorized_keys", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, do := range []func(context.Context, []string) error{a.Add, a.Remove} {
+		if err := do(t.Context(), []string{lineA}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(filepath.Join(a.Home, "dotfiles/keys"))
+	to, gone := os.Readlink(filepath.Join(a.Home, File))
+	left, _ := os.ReadDir(filepath.Join(a.Home, "dotfiles"))
+	if err != nil || len(got) > 0 || gone != nil || to != "../dotfiles/keys" || len(left) != 1 {
+		t.Errorf("got %q and %v, the link leads to %q, %v; %d files are beside it", got, err, to, gone, len(left))
 	}
 }
 
