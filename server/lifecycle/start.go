@@ -63,7 +63,7 @@ func NewStart() *Start {
 	return s
 }
 
-// Limited returns a part whose start is limited. last returns its last error; nil: it reports none.
+// Limited returns a part whose start is limited.
 func (s *Start) Limited(name string, run func(context.Context, func()) error, needs ...string) Part {
 	silent := func() error { return ErrNoAnswer }
 	return s.traced(Within(s.Limit, Part{name, needs, run}, silent))
