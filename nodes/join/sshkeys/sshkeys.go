@@ -90,7 +90,7 @@ func (a *Account) Remove(ctx context.Context, lines []string) error {
 		file=$(readlink -f .ssh/authorized_keys) && new=$(mktemp "$file.XXXXXX") || exit
 		trap 'rm -f "$new"' EXIT
 		grep -vxF -f - "$file" >"$new" || [ $? = 1 ] || exit
-		if [ ! -s "$new" ] && [ ! -L .ssh/authorized_keys ]; then rm "$file" && { rmdir .ssh 2>/dev/null || :; }; exit; fi
+		if [ ! -s "$new" ] && [ ! -L .ssh/authorized_keys ]; then rm "$new" "$file" && { rmdir .ssh 2>/dev/null || :; }; exit; fi
 		chmod --reference="$file" "$new" && sync "$new" && mv "$new" "$file"`, lines)
 	return err
 }
