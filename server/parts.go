@@ -127,13 +127,22 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 	s.first.Differs = func(first []string) {
 		notice := fmt.Sprintf("--service-cluster-ip-range %s has no effect: the ServiceCIDR kubernetes has %s. Name that range again, or create another ServiceCIDR with the new one",
 			s.ServiceClusterIPRange, strings.Join(first, ","))
-		s.notices.Store(&[]string{notice})
-		s.Log.Warn(notice)
+		s.notice(notice)
+	}
+	if p.SimulateNodes == 0 && p.privateStorage() {
+		s.first.Then = s.noticeSimulated
 	}
 	if p.controllers != nil {
 		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()
 	}
 	return s
+}
+
+// notice tells the log and karve status what a user should know.
+func (s *controlPlane) notice(text string) {
+	all := append(slices.Clone(*s.notices.Load()), text)
+	s.notices.Store(&all)
+	s.Log.Warn(text)
 }
 
 // parts returns the parts in the order in which they start. They stop in reverse order:

@@ -55,6 +55,7 @@ type plan struct {
 	ssh          *sshPlan // nil: nodes are reached directly
 	podDefaults  map[string]string
 	podTargets   simulate.Targets
+	nodeGroups   []simulate.Group
 
 	identity    string                // of this server among several
 	controllers *controllers.Upstream // nil if they are disabled

@@ -45,7 +45,10 @@ func TestSimulatedNodes(t *testing.T) {
 			"logs and proxy":                 testSimulatedKubelet, "defaults": testSimulatedDefaults,
 			"exec": testSimulatedExec, "attach": testSimulatedAttach,
 			"listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
-			"node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
+			"end of a Pod": testSimulatedEnd, "content": testSimulatedContent, "faults": testSimulatedFaults, "resize": testSimulatedResize,
+			"restart of all containers": testSimulatedRestartAll, "claims": testSimulatedClaims, "wrong annotations": testSimulatedMistakes,
+			"a user's node": testSimulatedUsersNode,
+			"node down":     testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

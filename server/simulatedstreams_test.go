@@ -147,7 +147,7 @@ func testSimulatedExec(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.CoreV1().Pods(ns), simulated("web"))
 	c.wantPod(t, ns, "web", "is ready", isReady)
-	reason := "simulated: container main of Pod " + ns + "/web runs no program, so there is nothing to exec in it"
+	reason := "simulated: container main of Pod " + ns + "/web runs no program, so there is nothing to exec in it. The annotation simulate.karve/exec gives commands an answer"
 	options := &corev1.PodExecOptions{Command: []string{"ls"}, Stdin: true, Stdout: true, Stderr: true}
 	for protocol, executor := range c.executors(t, c.at(ns, "web", "exec", options)) {
 		var out, stderr bytes.Buffer

@@ -3,12 +3,21 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/netip"
 	"sync"
 
 	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	aggregatorinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/metrics/pkg/apis/metrics"
 	netutils "k8s.io/utils/net"
 
 	"github.com/karve-k8s/karve/certs"
@@ -20,6 +29,12 @@ import (
 
 // parseSimulation reports the problems of --simulate-nodes.
 func (d *draft) parseSimulation() {
+	groups, _, err := simulate.ParseGroups(d.SimulateGroups)
+	if err != nil {
+		d.add(err)
+		return
+	}
+	d.nodeGroups = groups
 	if d.SimulateNodes < 0 || d.SimulateNodes > simulate.Most {
 		d.addf("--simulate-nodes %d: want a number of nodes from 1 to %d, or 0 for none", d.SimulateNodes, simulate.Most)
 		return
@@ -28,7 +43,6 @@ func (d *draft) parseSimulation() {
 		d.addf("--%s and --%s are for simulated nodes: add --simulate-nodes N, or leave them out", simulate.PodsOption, simulate.ListenOption)
 		return
 	}
-	var err error
 	d.podTargets, err = simulate.ParseTargets(d.SimulateListen)
 	d.add(err)
 	for _, at := range d.podTargets {
@@ -74,7 +88,7 @@ type simulationConnection struct {
 // cannot do without controllers or a scheduler.
 func newSimulation(p *plan, connect func() simulationConnection) *simulation {
 	s := &simulation{election: p.election, connect: connect}
-	s.config = simulate.Config{Nodes: p.SimulateNodes, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log,
+	s.config = simulate.Config{Nodes: p.SimulateNodes, Groups: p.nodeGroups, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log,
 		Defaults: simulate.Defaults{Pods: p.podDefaults, Targets: p.podTargets}}
 	for _, r := range p.services {
 		s.config.IPv6 = append(s.config.IPv6, netutils.IsIPv6CIDR(r))
@@ -111,9 +125,51 @@ func (s *simulation) Run(ctx context.Context, ready func()) error {
 	c.PodInformer, c.NodeInformer, c.NamespaceInformer = core.Pods().Informer(), core.Nodes().Informer(), core.Namespaces().Informer()
 	c.ClaimInformer, c.VolumeInformer = core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()
 	from.informers.StartWithContext(ctx) // they run already, unless the user configured authorization
+	if err := s.keepMetrics(ctx, from.client); err != nil {
+		return err
+	}
 	ready = sync.OnceFunc(ready)
 	return s.election.Follow(ctx, ready, func(ctx context.Context, term *election.Term) error {
 		c.Client = term.Fence(from.client)
 		return simulate.Run(ctx, c, ready)
 	})
+}
+
+// noticeSimulated tells of simulated nodes that an earlier start has left. Nobody renews their leases, and Pods may still be assigned to them.
+func (s *controlPlane) noticeSimulated(ctx context.Context, client kubernetes.Interface) {
+	left, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: simulate.NodeLabel})
+	if err == nil && len(left.Items) > 0 {
+		s.notice(fmt.Sprintf("%d simulated nodes of an earlier start are still there, and nothing runs on them. Start with --simulate-nodes, or remove them: kubectl delete node -l %s", len(left.Items), simulate.NodeLabel))
+	}
+}
+
+// keepMetrics keeps metrics.k8s.io with this server until ctx ends. A metrics-server, which the manifests of many platforms contain, would
+// take it away, and finds no kubelet that it can reach.
+func (s *simulation) keepMetrics(ctx context.Context, config *rest.Config) error {
+	client, err := aggregator.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	name := "v1beta1." + metrics.GroupName
+	factory := aggregatorinformers.NewSharedInformerFactoryWithOptions(client, 0, aggregatorinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = "metadata.name=" + name
+	}))
+	keep := func(object any) {
+		o, ok := object.(*apiregistrationv1.APIService)
+		if !ok || o.Spec.Service == nil {
+			return
+		}
+		o = o.DeepCopy()
+		s.config.Log.Warnf("simulated nodes: the APIService %s named the Service %s/%s: this server goes on to serve it, because no other program can reach the nodes", name, o.Spec.Service.Namespace, o.Spec.Service.Name)
+		o.Spec.Service, o.Spec.CABundle, o.Spec.InsecureSkipTLSVerify = nil, nil, false
+		if _, err := client.ApiregistrationV1().APIServices().Update(ctx, o, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) {
+			s.config.Log.Warnf("simulated nodes: keep APIService %s: %v", name, err)
+		}
+	}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: keep, UpdateFunc: func(_, object any) { keep(object) }}
+	if _, err := factory.Apiregistration().V1().APIServices().Informer().AddEventHandler(handler); err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	return nil
 }

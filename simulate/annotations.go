@@ -18,21 +18,31 @@ import (
 const Prefix = "simulate.karve/"
 
 // The annotations of a Pod. They apply to its containers, but not to its init containers.
-// With a dot and a container's name after it, an annotation applies to that container only.
+// With a dot and a container's name after it, or the name and a dot before it, an annotation applies to that container only.
+// A long name fits only before it.
 const (
-	StartDelay     = Prefix + "start-delay"      // duration of ContainerCreating; only for the whole Pod
-	ImagePullError = Prefix + "image-pull-error" // true: the image can't be pulled
-	RunFor         = Prefix + "run-for"          // duration after which the container ends, or forever
-	ExitCode       = Prefix + "exit-code"        // its exit code
-	ExitReason     = Prefix + "exit-reason"      // its reason, such as OOMKilled
-	CrashLoop      = Prefix + "crash-loop"       // true: it ends with 1 again and again
-	BackOff        = Prefix + "back-off"         // duration of the first back-off, at least leastBackOff; it doubles
-	ReadyAfter     = Prefix + "ready-after"      // duration from its start until it is ready
-	NotReadyAfter  = Prefix + "not-ready-after"  // duration from its start until it is no longer ready
-	CPUUsage       = Prefix + "cpu-usage"        // what it uses, as metrics.k8s.io reports it
-	MemoryUsage    = Prefix + "memory-usage"     // the same
-	StopAfter      = Prefix + "stop-after"       // duration it takes to end when the Pod is deleted; only for the whole Pod
-	Listen         = Prefix + "listen"           // ports at which processes of this machine answer: see listen.go; only for the whole Pod
+	StartDelay     = Prefix + "start-delay"         // duration of ContainerCreating; only for the whole Pod
+	ImagePullError = Prefix + "image-pull-error"    // true: the image can't be pulled
+	StartError     = Prefix + "start-error"         // a kubelet's reason, such as CreateContainerConfigError, for which it cannot start
+	RunFor         = Prefix + "run-for"             // duration after which the container ends, or forever
+	ExitCode       = Prefix + "exit-code"           // its exit code
+	ExitReason     = Prefix + "exit-reason"         // its reason, such as OOMKilled
+	Fails          = Prefix + "fails"               // how often it fails before it succeeds; failed Pods of the same controller (and index) count
+	CrashLoop      = Prefix + "crash-loop"          // true: it ends with 1 again and again
+	BackOff        = Prefix + "back-off"            // duration of the first back-off, at least leastBackOff; it doubles
+	ReadyAfter     = Prefix + "ready-after"         // duration from its start until it is ready
+	NotReadyAfter  = Prefix + "not-ready-after"     // duration from its start until it is no longer ready
+	TerminationMsg = Prefix + "termination-message" // what it writes to its terminationMessagePath
+	Logs           = Prefix + "logs"                // configmap/NAME[/KEY]: what kubectl logs shows
+	Exec           = Prefix + "exec"                // configmap/NAME[/KEY]: what commands answer, see answer
+	CPUUsage       = Prefix + "cpu-usage"           // what it uses, as metrics.k8s.io reports it
+	CPULoad        = Prefix + "cpu-load"            // what all Pods of a controller use together
+	MemoryLoad     = Prefix + "memory-load"         // the same
+	MemoryUsage    = Prefix + "memory-usage"        // the same
+	StopAfter      = Prefix + "stop-after"          // duration it takes to end when the Pod is deleted; only for the whole Pod
+	MountError     = Prefix + "mount-error"         // why its volumes cannot be attached or mounted; only for the whole Pod
+	Events         = Prefix + "events"              // true: also the kubelet's normal events; only for the whole Pod
+	Listen         = Prefix + "listen"              // ports at which processes of this machine answer: see listen.go; only for the whole Pod
 )
 
 // helmHook marks the Pods that helm creates once and waits for, such as those of helm test.
@@ -42,6 +52,7 @@ const helmHook = "helm.sh/hook"
 const (
 	NodeDown     = Prefix + "down"      // true: the node is silent, like a machine without power
 	NodeNotReady = Prefix + "not-ready" // true: the node reports that it is not ready
+	NodePressure = Prefix + "pressure"  // memory, disk or pid: the node reports that, and evicts a Pod every ten seconds
 )
 
 // NodeLabel is on every simulated Node.
@@ -67,9 +78,14 @@ const (
 // script is what one container does.
 type script struct {
 	pullError     bool
+	startError    string
+	fails         int32         // so often, before it does what it usually does
+	usual         time.Duration // how long it runs then
 	runFor        time.Duration // or forever
 	exitCode      int32
 	exitReason    string // if empty, the exit code decides
+	message       string
+	logs, exec    contentRef
 	backOff       time.Duration
 	readyAfter    time.Duration
 	notReadyAfter time.Duration // forever: never
@@ -78,17 +94,19 @@ type script struct {
 // podScript is what a whole Pod does.
 type podScript struct {
 	startDelay, stopAfter time.Duration
+	events                bool
+	mountError            string
 	listen                listenMap
 	containers            map[string]script
 }
 
-var podOnly = []string{StartDelay, StopAfter, Listen}
-var ofContainers = []string{ImagePullError, RunFor, ExitCode, ExitReason, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, CPUUsage, MemoryUsage}
+var podOnly = []string{StartDelay, StopAfter, MountError, Events, Listen}
+var ofContainers = []string{ImagePullError, StartError, RunFor, ExitCode, ExitReason, Fails, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, TerminationMsg, Logs, Exec, CPUUsage, MemoryUsage, CPULoad, MemoryLoad}
 
 // podNames and nodeNames are all annotations of a Pod and of a Node.
 var (
 	podNames  = slices.Concat(podOnly, ofContainers)
-	nodeNames = []string{NodeDown, NodeNotReady}
+	nodeNames = []string{NodeDown, NodeNotReady, NodePressure}
 )
 
 // readScript reads a Pod's annotations, and the defaults for what these leave open. The error names
@@ -101,6 +119,8 @@ func readScript(pod *corev1.Pod, defaults Defaults) (podScript, error) {
 	}
 	s.startDelay = r.duration(StartDelay, 0)
 	s.stopAfter = r.duration(StopAfter, 0)
+	s.events = r.truth(Events)
+	s.mountError = r.text(MountError)
 	s.listen = r.listen(defaults.Targets)
 	usual := forever
 	if completes(pod) {
@@ -120,7 +140,21 @@ func readScript(pod *corev1.Pod, defaults Defaults) (podScript, error) {
 		}
 		s.containers[c.Name] = r.script(usual)
 	}
+	for i := range pod.Spec.EphemeralContainers {
+		r.container, r.whole = pod.Spec.EphemeralContainers[i].Name, false
+		s.containers[r.container] = r.script(forever)
+	}
 	return s, r.err
+}
+
+// runningOn returns what a Pod does whose annotations cannot be understood, and never could be since the start: its containers run.
+func runningOn(pod *corev1.Pod) podScript {
+	s, _ := readScript(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace}, Spec: pod.Spec}, Defaults{})
+	for name, of := range s.containers {
+		of.runFor = forever
+		s.containers[name] = of
+	}
+	return s
 }
 
 // completes reports whether somebody waits for the end of the Pod: a Job, helm, or whoever created it
@@ -144,8 +178,7 @@ func completes(pod *corev1.Pod) bool {
 // checkNames finds misspelt annotations of a Pod, which would have no effect.
 func checkNames(pod *corev1.Pod) error {
 	for _, name := range ownNames(pod.Annotations) {
-		base, container, suffixed := strings.Cut(strings.TrimPrefix(name, Prefix), ".")
-		base = Prefix + base
+		base, container, suffixed := ofContainer(name)
 		switch {
 		case slices.Contains(podOnly, base):
 			if suffixed {
@@ -160,10 +193,25 @@ func checkNames(pod *corev1.Pod) error {
 	return nil
 }
 
+// ofContainer returns the annotation that a name means, without the container whose it is. It is empty for names that are not the
+// simulation's.
+func ofContainer(name string) (base, container string, there bool) {
+	domain, rest, _ := strings.Cut(name, "/")
+	own := strings.TrimSuffix(Prefix, "/")
+	if domain == own {
+		base, container, there = strings.Cut(rest, ".")
+		return Prefix + base, container, there
+	}
+	if container, there = strings.CutSuffix(domain, "."+own); there {
+		return Prefix + rest, container, true
+	}
+	return "", "", false
+}
+
 // ownNames returns the names of the annotations that are the simulation's, sorted.
 func ownNames(annotations map[string]string) (names []string) {
 	for name := range annotations {
-		if strings.HasPrefix(name, Prefix) {
+		if base, _, _ := ofContainer(name); base != "" {
 			names = append(names, name)
 		}
 	}
@@ -192,117 +240,8 @@ func unknownName(what, prefix string, known []string) error {
 
 func hasContainer(pod *corev1.Pod, name string) bool {
 	is := func(c corev1.Container) bool { return c.Name == name }
-	return slices.ContainsFunc(pod.Spec.Containers, is) || slices.ContainsFunc(pod.Spec.InitContainers, is)
-}
-
-// reader reads the annotations of one container after the other, and keeps the first error.
-type reader struct {
-	annotations map[string]string // the Pod's, with the defaults
-	where       func(name string) string
-	container   string
-	whole       bool // the Pod's annotations apply to this container
-	err         error
-}
-
-func newReader(pod *corev1.Pod, defaults Defaults) (*reader, error) {
-	if err := checkNames(pod); err != nil {
-		return nil, err
-	}
-	annotations, where, err := defaults.with(pod)
-	return &reader{annotations: annotations, where: where}, err
-}
-
-func (r *reader) script(usual time.Duration) script {
-	s := script{
-		pullError:     r.truth(ImagePullError),
-		exitReason:    r.text(ExitReason),
-		backOff:       max(r.duration(BackOff, firstBackOff), leastBackOff),
-		readyAfter:    r.duration(ReadyAfter, 0),
-		notReadyAfter: r.duration(NotReadyAfter, forever),
-	}
-	r.quantity(CPUUsage, idleCPU) // checked here; Usage returns it
-	r.quantity(MemoryUsage, idleMemory)
-	crash := r.truth(CrashLoop)
-	if code := r.text(ExitCode); code != "" {
-		n, err := strconv.ParseInt(code, 10, 32)
-		if err != nil || n < 0 || n > 255 {
-			r.fail(ExitCode, code, "a number from 0 to 255")
-		}
-		s.exitCode = int32(n)
-		usual = shortRun
-	} else if crash {
-		s.exitCode = 1
-		usual = shortRun
-	}
-	if s.runFor = usual; r.text(RunFor) == "forever" {
-		s.runFor = forever
-	} else {
-		s.runFor = r.duration(RunFor, usual)
-	}
-	return s
-}
-
-// text returns the value for this container, or the Pod's.
-func (r *reader) text(name string) string {
-	if r.container != "" {
-		if v, ok := r.annotations[name+"."+r.container]; ok {
-			return v
-		}
-		if !r.whole {
-			return ""
-		}
-	}
-	return r.annotations[name]
-}
-
-func (r *reader) truth(name string) bool {
-	switch v := r.text(name); v {
-	case "", "false":
-		return false
-	case "true":
-		return true
-	default:
-		r.fail(name, v, "true or false")
-		return false
-	}
-}
-
-func (r *reader) duration(name string, usual time.Duration) time.Duration {
-	v := r.text(name)
-	if v == "" {
-		return usual
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d < 0 {
-		r.fail(name, v, "a duration such as 30s or 500ms")
-	}
-	return d
-}
-
-func (r *reader) quantity(name string, usual resource.Quantity) resource.Quantity {
-	v := r.text(name)
-	if v == "" {
-		return usual
-	}
-	q, err := resource.ParseQuantity(v)
-	if err != nil || q.Sign() < 0 {
-		r.fail(name, v, "a quantity such as 250m or 64Mi")
-		return usual
-	}
-	return q
-}
-
-func (r *reader) fail(name, value, want string) {
-	if r.err == nil {
-		r.err = fmt.Errorf("%s: %q is not %s", r.where(name), value, want)
-	}
-}
-
-// reject is fail with what is wrong with a part of the value.
-func (r *reader) reject(name, value string, err error) {
-	if r.err == nil {
-		r.err = fmt.Errorf("%s: %q: %w", r.where(name), value, err)
-	}
+	return slices.ContainsFunc(pod.Spec.Containers, is) || slices.ContainsFunc(pod.Spec.InitContainers, is) ||
+		slices.ContainsFunc(pod.Spec.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == name })
 }
 
 // What a container without an annotation uses: next to nothing.
@@ -313,13 +252,28 @@ var (
 
 // Usage returns how much CPU and memory a running container of a Pod uses, as its
 // annotations and the defaults say. A Pod with annotations that cannot be understood has not started.
-func Usage(p *corev1.Pod, container string, defaults Defaults) corev1.ResourceList {
+// all returns the Pods that may share a load with it.
+func Usage(p *corev1.Pod, container string, defaults Defaults, all func() []*corev1.Pod) corev1.ResourceList {
 	annotations, where, _ := defaults.with(p)
 	r := reader{annotations: annotations, where: where, container: container, whole: true}
-	return corev1.ResourceList{
+	used := corev1.ResourceList{
 		corev1.ResourceCPU:    r.quantity(CPUUsage, idleCPU),
 		corev1.ResourceMemory: r.quantity(MemoryUsage, idleMemory),
 	}
+	for resource, name := range map[corev1.ResourceName]string{corev1.ResourceCPU: CPULoad, corev1.ResourceMemory: MemoryLoad} {
+		if r.text(name) == "" {
+			continue
+		}
+		load, running, owner := r.quantity(name, used[resource]), int64(0), metav1.GetControllerOf(p)
+		for _, other := range all() {
+			if owner != nil && metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) && other.Status.Phase == corev1.PodRunning && other.DeletionTimestamp == nil {
+				running++
+			}
+		}
+		load.SetMilli(load.MilliValue() / max(running, 1))
+		used[resource] = load
+	}
+	return used
 }
 
 // IsNode reports whether a Node is simulated.
@@ -338,6 +292,12 @@ func checkNode(annotations map[string]string) error {
 		value := annotations[name]
 		if !slices.Contains(nodeNames, name) {
 			return unknownName("annotation "+name, Prefix, nodeNames)
+		}
+		if name == NodePressure {
+			if _, ok := pressures[value]; !ok && value != "" {
+				return fmt.Errorf("annotation %s: %q is not memory, disk or pid", name, value)
+			}
+			continue
 		}
 		if _, err := strconv.ParseBool(value); err != nil && value != "" {
 			return fmt.Errorf("annotation %s: %q is not true or false", name, value)

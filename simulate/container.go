@@ -10,7 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/features"
 )
 
 // The kubelet's reasons.
@@ -22,10 +24,15 @@ const (
 	reasonCrash        = "CrashLoopBackOff"
 	reasonCompleted    = "Completed"
 	reasonError        = "Error"
+	reasonRestartAll   = "RestartingAllContainers"
+	reasonDeadline     = "DeadlineExceeded" // a Pod's
 
 	// The simulation's own: an annotation cannot be understood.
 	reasonAnnotation = "SimulationError"
 )
+
+// AnnotationsUnderstood is the type of a condition that a Pod has, with the status False, while one of its annotations cannot be understood.
+const AnnotationsUnderstood = Prefix + "annotations-understood"
 
 // Exit codes of a container that is told to end.
 const (
@@ -39,15 +46,20 @@ const longRun = 2 * mostBackOff
 // run returns the next state of a container that may run. It is at most one change after
 // the last, so that a watch sees each. Waiting and started count as one.
 func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.ContainerStatus {
-	s, status := l.script.containers[c.Name], l.blank(c, was)
+	status := l.blank(c, was)
+	s := l.attempt(l.script.containers[c.Name], status.RestartCount)
 	switch state := &status.State; {
 	case state.Terminated != nil:
-		status.Ready, status.Started = false, new(bool)
-		return status
+		if l.ended(c, &status, s); status.State.Running == nil {
+			status.Ready, status.Started = false, new(bool)
+			return status
+		}
 	case state.Running != nil:
 		l.perhapsEnd(c, &status, s)
 	case s.pullError && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil:
 		l.failToPull(c, &status)
+	case s.startError != "":
+		status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: s.startError, Message: "simulated, as annotation " + StartError + " has it"}}
 	case state.Waiting != nil && state.Waiting.Reason == reasonCrash && status.LastTerminationState.Terminated != nil:
 		ended := status.LastTerminationState.Terminated
 		if l.reached(c.Name, ended.FinishedAt, backOff(s, status.RestartCount)) {
@@ -67,6 +79,14 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 	return status
 }
 
+// attempt returns what a container does this time, if it fails some times before it succeeds.
+func (l *life) attempt(s script, restarts int32) script {
+	if s.fails > 0 && restarts+l.failed() >= s.fails {
+		s.exitCode, s.exitReason, s.runFor = 0, "", s.usual
+	}
+	return s
+}
+
 // blank returns a status as it was, or that of a container that has never run.
 func (l *life) blank(c *corev1.Container, was *corev1.ContainerStatus) corev1.ContainerStatus {
 	if was != nil {
@@ -80,19 +100,17 @@ func (l *life) blank(c *corev1.Container, was *corev1.ContainerStatus) corev1.Co
 	return status
 }
 
-// describe sets what the container has once it has run. A resize takes effect immediately.
+// describe sets what the container has once it has run.
 func (l *life) describe(c *corev1.Container, status *corev1.ContainerStatus) {
 	if status.ContainerID == "" || status.State.Running == nil {
 		return
 	}
-	status.AllocatedResources = c.Resources.Requests.DeepCopy()
-	status.Resources = c.Resources.DeepCopy()
-	status.Resources.Claims = nil
+	if status.Resources == nil { // later changes are a resize
+		status.AllocatedResources = c.Resources.Requests.DeepCopy()
+		status.Resources = resourcesOf(c)
+	}
 	if status.Image != c.Image { // the image of a running Pod may change: that is another container
-		ended := terminated(status, 0, reasonCompleted, l.now)
-		status.LastTerminationState = corev1.ContainerState{Terminated: ended}
-		status.RestartCount++
-		l.start(c, status)
+		l.restart(c, status, terminated(status, 0, reasonCompleted, l.now))
 	}
 }
 
@@ -103,6 +121,13 @@ func (l *life) start(c *corev1.Container, status *corev1.ContainerStatus) {
 	status.ContainerID = "simulated://" + hash(string(l.pod.UID), c.Name, strconv.Itoa(int(status.RestartCount)))[len("sha256:"):]
 	status.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: l.moment(c.Name)}}
 	l.describe(c, status)
+}
+
+// restart makes a container that has ended run again.
+func (l *life) restart(c *corev1.Container, status *corev1.ContainerStatus, ended *corev1.ContainerStateTerminated) {
+	status.LastTerminationState = corev1.ContainerState{Terminated: ended}
+	status.RestartCount++
+	l.start(c, status)
 }
 
 // perhapsEnd ends a container that has run long enough, and starts it again where the Pod
@@ -121,25 +146,33 @@ func (l *life) perhapsEnd(c *corev1.Container, status *corev1.ContainerStatus, s
 		reason = reasonError
 	}
 	ranFor := l.now.Sub(l.exactly(c.Name, started))
-	ended := terminated(status, s.exitCode, reason, l.now)
-	ended.FinishedAt = l.moment(c.Name)
-	if !shouldRestart(c, l.pod, s.exitCode) {
-		status.State = corev1.ContainerState{Terminated: ended}
+	end := terminated(status, s.exitCode, reason, l.now)
+	end.FinishedAt, end.Message = l.moment(c.Name), s.message
+	status.State = corev1.ContainerState{Terminated: end}
+	if ranFor >= longRun && shouldRestart(c, l.pod, end.ExitCode) && !restartsAll(c, end) {
+		l.restart(c, status, end)
 		return
 	}
-	status.LastTerminationState = corev1.ContainerState{Terminated: ended}
-	wait := backOff(s, status.RestartCount)
-	if ranFor >= longRun {
-		wait = 0
+	l.ended(c, status, s)
+}
+
+// ended has a container that has ended run again, where the Pod wants that: at once, or after a back-off. It may have been another
+// client who wrote that the container has ended.
+func (l *life) ended(c *corev1.Container, status *corev1.ContainerStatus, s script) {
+	end := status.State.Terminated
+	switch wait := backOff(s, status.RestartCount); {
+	case restartsAll(c, end) || !shouldRestart(c, l.pod, end.ExitCode):
+	case wait == 0:
+		l.restart(c, status, end)
+	default:
+		if end.FinishedAt.IsZero() {
+			end.FinishedAt = l.moment(c.Name)
+		}
+		status.LastTerminationState = corev1.ContainerState{Terminated: end}
+		status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCrash, Message: fmt.Sprintf(
+			"back-off %v restarting failed container=%s pod=%s_%s(%s)", wait, c.Name, l.pod.Name, l.pod.Namespace, l.pod.UID)}}
+		l.wake(wait)
 	}
-	if wait == 0 {
-		status.RestartCount++
-		l.start(c, status)
-		return
-	}
-	status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCrash, Message: fmt.Sprintf(
-		"back-off %v restarting failed container=%s pod=%s_%s(%s)", wait, c.Name, l.pod.Name, l.pod.Namespace, l.pod.UID)}}
-	l.wake(wait)
 }
 
 // failToPull returns the state of a container whose image cannot be pulled: it fails, and
@@ -192,13 +225,55 @@ func backOff(s script, restarts int32) time.Duration {
 }
 
 // shouldRestart reports whether an ended container starts again. Upstream decides, except
-// for init containers, which are done once they have succeeded.
+// for init containers, which are done once they have succeeded, and ephemeral ones.
 func shouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
-	isInit := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
-	if isInit && code == 0 && !podutil.IsRestartableInitContainer(c) {
+	is := func(i corev1.Container) bool { return i.Name == c.Name }
+	switch {
+	case slices.ContainsFunc(pod.Spec.InitContainers, is):
+		if code == 0 && !podutil.IsRestartableInitContainer(c) {
+			return false
+		}
+	case !slices.ContainsFunc(pod.Spec.Containers, is):
 		return false
 	}
 	return podutil.ContainerShouldRestart(*c, pod.Spec, code)
+}
+
+// restartsAll reports whether the end of a container restarts all containers of its Pod.
+func restartsAll(c *corev1.Container, end *corev1.ContainerStateTerminated) bool {
+	rule, ok := podutil.FindMatchingContainerRestartRule(*c, end.ExitCode)
+	return ok && rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers &&
+		utilfeature.DefaultFeatureGate.Enabled(features.RestartAllContainersOnContainerExits)
+}
+
+// anyRestartsAll reports whether one of the containers has ended like that.
+func (l *life) anyRestartsAll(status *corev1.PodStatus) bool {
+	statuses := slices.Concat(status.InitContainerStatuses, status.ContainerStatuses)
+	return slices.ContainsFunc(slices.Concat(l.pod.Spec.InitContainers, l.pod.Spec.Containers), func(c corev1.Container) bool {
+		is := find(statuses, c.Name)
+		return is != nil && is.State.Terminated != nil && restartsAll(&c, is.State.Terminated)
+	})
+}
+
+// restartAll removes all containers if the end of one of them asks for it, as the kubelet does (pkg/kubelet/kuberuntime). Then they
+// run anew, the init containers first. It reports whether it has.
+func (l *life) restartAll(status *corev1.PodStatus) bool {
+	if !l.anyRestartsAll(status) {
+		return false
+	}
+	for _, of := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+		for i := range of {
+			if c := &of[i]; c.State.Waiting == nil {
+				const removed = "The container is removed because RestartAllContainers in place"
+				c.LastTerminationState = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reasonRestartAll, Message: removed, ExitCode: exitKilled}}
+				c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonRestartAll, Message: removed}}
+				c.ContainerID, c.Ready, c.Started = "", false, new(bool)
+				c.RestartCount++
+			}
+		}
+	}
+	l.wake(0)
+	return true
 }
 
 func hash(parts ...string) string {

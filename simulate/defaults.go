@@ -121,7 +121,7 @@ func (s *simulation) namespaceEvents() cache.ResourceEventHandler {
 
 // lookAtPodsIn queues all Pods of a namespace.
 func (s *simulation) lookAtPodsIn(namespace string) {
-	s.lookAtPods(func(p *corev1.Pod) bool { return p.Namespace == namespace && s.nodes[p.Spec.NodeName] != nil })
+	s.lookAtPods(func(p *corev1.Pod) bool { return p.Namespace == namespace && s.nodes.get(p.Spec.NodeName) != nil })
 }
 
 // known reports whether the informer has a Namespace. It may be behind the one that has the Pods in it.

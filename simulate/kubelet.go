@@ -79,7 +79,7 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 			return nil, err
 		}
 		select {
-		case pipes <- tls.Server(&watchedConn{Conn: there, gone: make(chan struct{})}, config):
+		case pipes <- tls.Server(&watchedConn{Conn: there, node: n, gone: make(chan struct{})}, config):
 			return held, nil
 		case <-closed:
 			err = errStopped
@@ -95,11 +95,7 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 func (s *simulation) nodeAt(at netip.Addr) *node {
 	for i, six := range s.IPv6 {
 		if at.Is6() == six && nodeRanges[family(six)].Contains(at) {
-			for _, n := range s.nodes {
-				if n.hosts[i].IP == at.String() {
-					return n
-				}
-			}
+			return s.nodes.find(func(n *node) bool { return n.hosts[i].IP == at.String() })
 		}
 	}
 	return nil
@@ -124,6 +120,12 @@ func (k *Kubelet) close() {
 	k.streams.Wait()
 }
 
+func (k *Kubelet) simulation() *simulation {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.of
+}
+
 // answer handles a request to a node.
 func (k *Kubelet) answer(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -134,9 +136,7 @@ func (k *Kubelet) answer(w http.ResponseWriter, r *http.Request) {
 		return fmt.Sprintf("%s of Pod %s/%s", what, parts[1], parts[2])
 	}
 	say := func(status int, text string) {
-		w.Header().Set("Content-Type", "text/plain")
-		w.WriteHeader(status)
-		fmt.Fprintf(w, "simulated: %s\n", text)
+		respond(w, status, "simulated: "+text+"\n")
 	}
 	container := "Pod"
 	if len(parts) > 3 {
@@ -146,7 +146,21 @@ func (k *Kubelet) answer(w http.ResponseWriter, r *http.Request) {
 	case "healthz":
 		io.WriteString(w, "ok")
 	case "containerLogs":
-		say(http.StatusOK, of(container)+" runs no program, which could log something")
+		if s := k.simulation(); s != nil && len(parts) > 3 {
+			s.logs(w, r, types.NamespacedName{Namespace: parts[1], Name: parts[2]}, parts[3])
+			return
+		}
+		say(http.StatusNotFound, "this node has no /"+strings.Join(parts, "/"))
+	case "stats", "metrics":
+		s, conn := k.simulation(), connOf(r)
+		switch path := strings.Join(parts, "/"); {
+		case s != nil && conn != nil && path == "stats/summary":
+			s.summary(w, conn.node)
+		case s != nil && conn != nil && path == "metrics/resource":
+			s.resourceMetrics(w, conn.node)
+		default:
+			say(http.StatusNotFound, "this node has no /"+path)
+		}
 	case "exec", "attach", "portForward":
 		if len(parts) < 3 || parts[0] != "portForward" && len(parts) < 4 {
 			say(http.StatusNotFound, "this node has no /"+strings.Join(parts, "/"))

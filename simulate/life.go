@@ -8,7 +8,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/features"
+	kubeletstatus "k8s.io/kubernetes/pkg/kubelet/status"
 )
 
 // life is a Pod at a moment. Everything about it except the exact times is in its status.
@@ -17,8 +20,11 @@ import (
 type life struct {
 	pod    *corev1.Pod
 	script podScript
-	wrong  error // in the annotations
+	wrong  error                                         // in the annotations
+	delay  error                                         // why the Pod cannot begin yet
+	fits   func(*corev1.Pod) (message string, fits bool) // whether the Pod's node has room for its specification
 	now    time.Time
+	failed func() int32         // how many Pods of the same controller, and of the same index, have failed
 	times  map[string]time.Time // of each container's last change
 	hosts  []corev1.HostIP
 	addrs  []corev1.PodIP
@@ -70,7 +76,9 @@ func (l *life) since(name string, d time.Duration) bool {
 // advance returns the Pod's status now.
 func (l *life) advance() corev1.PodStatus {
 	status := *l.pod.Status.DeepCopy()
-	if podutil.IsPodPhaseTerminal(status.Phase) {
+	if podutil.IsPodPhaseTerminal(status.Phase) { // by another client, if something still runs
+		l.endAll(&status, exitKilled)
+		l.conditions(&status)
 		return status
 	}
 	status.ObservedGeneration = l.pod.Generation
@@ -83,30 +91,53 @@ func (l *life) advance() corev1.PodStatus {
 	if status.Phase == "" {
 		status.Phase = corev1.PodPending
 	}
-	switch {
-	case l.wrong != nil && !hasStarted(&status):
-		l.hold(&status, reasonAnnotation, l.wrong.Error())
-		return status
-	case !hasStarted(&status) && !l.reached("", *status.StartTime, l.script.startDelay):
-		l.hold(&status, "", "")
-		return status
-	}
-	if l.wrong != nil { // it was valid when the Pod started
-		return status
+	l.showMistake(&status)
+	if !hasStarted(&status) {
+		switch {
+		case l.wrong != nil:
+			l.hold(&status, reasonAnnotation, l.wrong.Error())
+			return status
+		case l.delay != nil:
+			l.hold(&status, reasonCreating, l.delay.Error())
+			return status
+		case l.script.mountError != "":
+			l.hold(&status, reasonCreating, mountFailed+l.script.mountError)
+			return status
+		case !l.reached("", *status.StartTime, l.script.startDelay):
+			l.hold(&status, "", "")
+			return status
+		}
 	}
 	status.PodIPs, status.PodIP = l.addrs, l.addrs[0].IP
 	l.condition(&status, corev1.PodReadyToStartContainers, nil, "", "")
-	initialized, failed := l.initialize(&status)
-	l.runContainers(&status, initialized)
+	initialized, failed := true, false
+	if restarting := l.restartAll(&status); !restarting {
+		initialized, failed = l.initialize(&status)
+		l.runContainers(&status, initialized)
+		l.resize(&status)
+	}
 	l.deadline(&status)
 	if status.Phase != corev1.PodFailed {
 		status.Phase = phaseOf(l.pod, &status, initialized, failed)
 	}
 	if podutil.IsPodPhaseTerminal(status.Phase) {
-		l.endAll(&status)
+		code := int32(exitTerminated)
+		if status.Reason != "" {
+			code = exitKilled
+		}
+		l.endAll(&status, code)
 	}
 	l.conditions(&status)
 	return status
+}
+
+// showMistake keeps a condition while an annotation cannot be understood. What runs goes on as it did.
+func (l *life) showMistake(status *corev1.PodStatus) {
+	if l.wrong != nil {
+		set(status, l.pod.Generation, AnnotationsUnderstood, corev1.ConditionFalse, reasonAnnotation, l.wrong.Error(), l.now)
+		return
+	}
+	unset(status, AnnotationsUnderstood)
 }
 
 // hasStarted reports whether the Pod has its addresses, and so is past its beginning.
@@ -184,41 +215,40 @@ func (l *life) runContainers(status *corev1.PodStatus, initialized bool) {
 	status.EphemeralContainerStatuses = nil
 	for i := range l.pod.Spec.EphemeralContainers {
 		c := corev1.Container(l.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		now := find(wasEphemeral, c.Name)
-		if now == nil {
-			now = &corev1.ContainerStatus{Name: c.Name}
-			l.start(&c, now)
-		}
-		status.EphemeralContainerStatuses = append(status.EphemeralContainerStatuses, *now)
+		now := l.run(&c, find(wasEphemeral, c.Name))
+		now.Started, now.Ready = nil, false // it has no probes
+		status.EphemeralContainerStatuses = append(status.EphemeralContainerStatuses, now)
 	}
 }
 
 // deadline ends a Pod that has been active for too long, as the kubelet does.
 func (l *life) deadline(status *corev1.PodStatus) {
 	if seconds := l.pod.Spec.ActiveDeadlineSeconds; seconds != nil && l.reached("", *status.StartTime, time.Duration(*seconds)*time.Second) {
-		status.Phase, status.Reason = corev1.PodFailed, "DeadlineExceeded"
+		status.Phase, status.Reason = corev1.PodFailed, reasonDeadline
 		status.Message = "Pod was active on the node longer than the specified deadline"
 	}
 }
 
-// end returns the status of a Pod that has been told to end.
-func (l *life) end() corev1.PodStatus {
+// end returns the status of a Pod that has been told to end. Its containers exit with code, unless they have ended before.
+func (l *life) end(code int32) corev1.PodStatus {
 	status := *l.pod.Status.DeepCopy()
 	status.ObservedGeneration = l.pod.Generation
-	status.Phase = corev1.PodFailed
-	l.endAll(&status)
+	l.endAll(&status, code)
+	status.Phase = corev1.PodSucceeded
+	for _, c := range status.ContainerStatuses {
+		if c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {
+			status.Phase = corev1.PodFailed
+		}
+	}
 	l.conditions(&status)
 	return status
 }
 
 // endAll ends what still runs or waits in a Pod that has ended.
-func (l *life) endAll(status *corev1.PodStatus) {
-	code, reason := int32(exitTerminated), reasonError
-	switch {
-	case status.Phase == corev1.PodSucceeded:
+func (l *life) endAll(status *corev1.PodStatus, code int32) {
+	reason := reasonError
+	if status.Phase == corev1.PodSucceeded {
 		code, reason = 0, reasonCompleted
-	case status.Reason != "":
-		code = exitKilled
 	}
 	for _, all := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
 		for i := range all {
@@ -299,6 +329,7 @@ func (l *life) conditions(status *corev1.PodStatus) {
 	default:
 		l.condition(status, corev1.PodInitialized, incomplete, "ContainersNotInitialized", "containers with incomplete status: %s")
 	}
+	l.restarting(status)
 	switch status.Phase {
 	case corev1.PodSucceeded:
 		l.notReady(status, "PodCompleted", "")
@@ -312,6 +343,23 @@ func (l *life) conditions(status *corev1.PodStatus) {
 		l.condition(status, corev1.ContainersReady, nil, "", "")
 		l.condition(status, corev1.PodReady, l.closedGates(status), "ReadinessGatesNotReady", "")
 	}
+}
+
+// restarting sets the condition of Pods whose containers may all restart at the end of one of them.
+func (l *life) restarting(status *corev1.PodStatus) {
+	if !podutil.AllContainersCouldRestart(&l.pod.Spec) || !utilfeature.DefaultFeatureGate.Enabled(features.RestartAllContainersOnContainerExits) {
+		return
+	}
+	state, reason, message := corev1.ConditionFalse, "", ""
+	switch {
+	case status.Phase == corev1.PodSucceeded:
+		reason = kubeletstatus.PodCompleted
+	case status.Phase == corev1.PodFailed:
+		reason = kubeletstatus.PodFailed
+	case l.anyRestartsAll(status):
+		state, reason, message = corev1.ConditionTrue, kubeletstatus.RestartAllContainersStarted, "container exited with restart policy rule"
+	}
+	set(status, l.pod.Generation, corev1.AllContainersRestarting, state, reason, message, l.now)
 }
 
 func (l *life) notReady(status *corev1.PodStatus, reason, message string) {
@@ -363,6 +411,10 @@ func set(status *corev1.PodStatus, generation int64, kind corev1.PodConditionTyp
 		c.LastTransitionTime = second(now)
 	}
 	c.Status, c.Reason, c.Message, c.ObservedGeneration = state, reason, message, generation
+}
+
+func unset(status *corev1.PodStatus, kind corev1.PodConditionType) {
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 }
 
 func find(all []corev1.ContainerStatus, name string) *corev1.ContainerStatus {

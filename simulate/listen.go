@@ -157,7 +157,7 @@ func (s *simulation) listens(key types.NamespacedName) (uid types.UID, _ listenM
 		return uid, nil, fmt.Errorf("there is no pod %s", key)
 	}
 	pod := object.(*corev1.Pod)
-	if n := s.nodes[pod.Spec.NodeName]; n != nil && n.isDown() {
+	if n := s.nodes.get(pod.Spec.NodeName); n != nil && n.isDown() {
 		return uid, nil, fmt.Errorf("node %s of pod %s is down", n.name, key)
 	}
 	if podutil.IsPodPhaseTerminal(pod.Status.Phase) || !hasStarted(&pod.Status) {

@@ -3,8 +3,8 @@ package simulate
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -58,20 +58,27 @@ type node struct {
 	renewed  time.Time
 	reported time.Time
 	wrong    string // in its annotations, as it was last logged
+	evicted  time.Time
 
 	mu   sync.Mutex
 	down bool
 }
 
+const namePrefix = "simulated-"
+
 // Name returns the name of node i.
-func Name(index int) string { return fmt.Sprintf("simulated-%d", index) }
+func Name(index int) string { return fmt.Sprintf("%s%d", namePrefix, index) }
 
 func newNode(index int, ipv6 []bool) *node {
-	n := &node{name: Name(index), index: index}
+	return &node{name: Name(index), index: index, hosts: hostsOf(index, ipv6)}
+}
+
+// hostsOf returns a node's own addresses.
+func hostsOf(index int, ipv6 []bool) (hosts []corev1.HostIP) {
 	for _, six := range ipv6 {
-		n.hosts = append(n.hosts, corev1.HostIP{IP: nodeAddress(index, six).String()})
+		hosts = append(hosts, corev1.HostIP{IP: nodeAddress(index, six).String()})
 	}
-	return n
+	return hosts
 }
 
 func (n *node) isDown() bool {
@@ -111,30 +118,48 @@ func (s *simulation) setDown(n *node, down bool) bool {
 
 // object returns the Node as it registers.
 func (s *simulation) object(n *node, now time.Time) *corev1.Node {
-	o := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{
-			corev1.LabelHostname: n.name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
-			"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
-			NodeLabel: "",
-		}},
-		Status: corev1.NodeStatus{
-			Capacity: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
-				corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
-				"hugepages-1Gi": resource.MustParse("0"), "hugepages-2Mi": resource.MustParse("0"),
-			},
-		},
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: labelsOf(n)}}
+	o.Labels[NodeLabel] = ""
+	o.Spec.ProviderID = providerID(n.name)
+	o.Status.Capacity = capacity()
+	if g := s.groupOf(n.index); g != nil {
+		maps.Copy(o.Labels, g.Labels)
+		maps.Copy(o.Status.Capacity, g.Capacity)
+		o.Spec.Taints = g.Taints
 	}
 	o.Status.Allocatable = o.Status.Capacity.DeepCopy()
 	if !s.PodCIDRs {
-		for _, six := range s.IPv6 {
-			o.Spec.PodCIDRs = append(o.Spec.PodCIDRs, podRangeOf(n.index, six).String())
-		}
+		o.Spec.PodCIDRs = s.rangesFor(n)
 		o.Spec.PodCIDR = o.Spec.PodCIDRs[0]
 	}
 	s.describe(n, &o.Status)
 	o.Status.Conditions = conditionsOf(n, nil, now)
 	return o
+}
+
+// labelsOf returns the labels that a kubelet gives its Node.
+func labelsOf(n *node) map[string]string {
+	return map[string]string{
+		corev1.LabelHostname: n.name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+	}
+}
+
+// capacity returns what a node has, unless a user says otherwise.
+func capacity() corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
+		"hugepages-1Gi": resource.MustParse("0"), "hugepages-2Mi": resource.MustParse("0"),
+	}
+}
+
+// rangesFor returns the ranges of a node's Pod addresses, where no controller assigns them.
+func (s *simulation) rangesFor(n *node) (ranges []string) {
+	for _, six := range s.IPv6 {
+		ranges = append(ranges, podRangeOf(n.index, six).String())
+	}
+	return ranges
 }
 
 // describe sets what a node reports about itself, and what no other client may change.
@@ -146,6 +171,7 @@ func (s *simulation) describe(n *node, status *corev1.NodeStatus) {
 	status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.name})
 	status.DaemonEndpoints.KubeletEndpoint.Port = KubeletPort
 	id := strings.TrimPrefix(hash("node", n.name), "sha256:")
+	status.DeclaredFeatures = s.declared
 	status.NodeInfo = corev1.NodeSystemInfo{
 		MachineID: id[:32], SystemUUID: fmt.Sprintf("%s-%s-%s-%s-%s", id[:8], id[8:12], id[12:16], id[16:20], id[20:32]),
 		BootID:        fmt.Sprintf("%s-%s-%s-%s-%s", id[32:40], id[40:44], id[44:48], id[48:52], id[52:64]),
@@ -165,10 +191,14 @@ func conditionsOf(n *node, o *corev1.Node, now time.Time) []corev1.NodeCondition
 			ready.Message += "; " + err.Error()
 		}
 	}
+	pressed := corev1.NodeConditionType("")
+	if o != nil {
+		pressed = pressures[o.Annotations[NodePressure]]
+	}
 	all := []corev1.NodeCondition{
-		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
-		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
-		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		pressure(pressed, corev1.NodeMemoryPressure, "KubeletHasSufficientMemory", "kubelet has sufficient memory available", "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+		pressure(pressed, corev1.NodeDiskPressure, "KubeletHasNoDiskPressure", "kubelet has no disk pressure", "KubeletHasDiskPressure", "kubelet has disk pressure"),
+		pressure(pressed, corev1.NodePIDPressure, "KubeletHasSufficientPID", "kubelet has sufficient PID available", "KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
 		ready,
 	}
 	for i := range all {
@@ -187,7 +217,7 @@ func conditionsOf(n *node, o *corev1.Node, now time.Time) []corev1.NodeCondition
 // nodeEvents handles the events of Node objects.
 func (s *simulation) nodeEvents() cache.ResourceEventHandler {
 	look := func(object any) {
-		if o, ok := object.(*corev1.Node); ok && s.nodes[o.Name] != nil {
+		if o, ok := object.(*corev1.Node); ok && (s.nodes.get(o.Name) != nil || s.adopt(o)) {
 			s.due.Add(o.Name)
 		}
 	}
@@ -196,12 +226,20 @@ func (s *simulation) nodeEvents() cache.ResourceEventHandler {
 		UpdateFunc: func(old, object any) {
 			was, is := old.(*corev1.Node), object.(*corev1.Node)
 			switch { // nothing else concerns the node, least of all its own reports
-			case was.UID != is.UID, !sameOwn(was.Annotations, is.Annotations), readiness(was) != readiness(is):
+			case was.UID != is.UID, !sameOwn(was.Annotations, is.Annotations), readiness(was) != readiness(is), IsNode(was) != IsNode(is):
 				look(is)
 			}
 		},
-		// A deleted node comes back with its next heartbeat. Someone who deletes it wants
-		// to see what happens to its Pods.
+		// One of the server's nodes comes back with its next heartbeat: someone who deletes it wants
+		// to see what happens to its Pods. Another node is gone.
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			if o, ok := object.(*corev1.Node); ok {
+				s.abandon(o.Name)
+			}
+		},
 	}
 }
 
@@ -212,69 +250,12 @@ func readiness(o *corev1.Node) corev1.ConditionStatus {
 	return corev1.ConditionUnknown
 }
 
-// takeUpNodes registers missing nodes, and deletes those that an earlier start with more
-// nodes has left.
-func (s *simulation) takeUpNodes(ctx context.Context) error {
-	var errs []error
-	for _, object := range s.NodeInformer.GetStore().List() {
-		o := object.(*corev1.Node)
-		ours := IsNode(o)
-		switch {
-		case ours && s.nodes[o.Name] == nil:
-			s.Log.Infof("simulated nodes: taking %s away, which is one too many", o.Name)
-			err := s.core.Delete().Resource("nodes").Name(o.Name).Do(ctx).Error()
-			if err != nil && !apierrors.IsNotFound(err) {
-				errs = append(errs, fmt.Errorf("delete node %s: %w", o.Name, err))
-			}
-		case !ours && s.nodes[o.Name] != nil:
-			errs = append(errs, fmt.Errorf("node %s exists and is not simulated (it has no label %s): delete it, or start without --simulate-nodes", o.Name, NodeLabel))
-		}
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	missing := make(chan *node)
-	var wait sync.WaitGroup
-	var mu sync.Mutex
-	for range nodeWorkers {
-		wait.Go(func() {
-			for n := range missing {
-				if err := s.register(ctx, n); err != nil && ctx.Err() == nil {
-					mu.Lock()
-					errs = append(errs, err)
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	for i := range s.Nodes {
-		n := s.nodes[Name(i)]
-		object, there, _ := s.NodeInformer.GetStore().GetByKey(n.name)
-		if there {
-			s.setDown(n, IsDown(object.(*corev1.Node))) // before one of its Pods is looked at
-		} else {
-			missing <- n
-		}
-		s.due.Add(n.name) // its lease is old
-	}
-	close(missing)
-	wait.Wait()
-	return errors.Join(errs...)
-}
-
-func (s *simulation) register(ctx context.Context, n *node) error {
-	now := time.Now()
-	err := as(s.core.Post().Resource("nodes"), n.name).Body(s.object(n, now)).Do(ctx).Error()
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("register node %s: %w", n.name, err)
-	}
-	n.reported = now
-	return nil
-}
-
 // syncNode does everything that is due for a node.
 func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, error) {
-	n, now := s.nodes[name], time.Now()
+	n, now := s.nodes.get(name), time.Now()
+	if n == nil {
+		return 0, nil
+	}
 	object, there, err := s.NodeInformer.GetStore().GetByKey(name)
 	if err != nil {
 		return 0, err
@@ -294,6 +275,11 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	if down {
 		return 0, nil
 	}
+	if !isMade(o) {
+		if err := s.complete(ctx, n, o); err != nil {
+			return 0, err
+		}
+	}
 	if now.Sub(n.renewed) >= s.interval/2 { // the first slot may come early
 		if err := s.renew(ctx, n, o, now); err != nil {
 			return 0, err
@@ -303,12 +289,17 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	if isTrue(o.Annotations, NodeNotReady) {
 		want = corev1.ConditionFalse
 	}
-	if now.Sub(n.reported) >= reportStatus || readiness(o) != want {
+	pressed := pressures[o.Annotations[NodePressure]]
+	if now.Sub(n.reported) >= reportStatus || readiness(o) != want || pressed != reportedPressure(o) {
 		if err := s.report(ctx, n, o, now); err != nil {
 			return 0, err
 		}
 	}
-	return s.nextRenewal(n, now), nil
+	again := s.nextRenewal(n, now)
+	if pressed != "" {
+		return min(again, evictionInterval), s.evict(ctx, n, o.Annotations[NodePressure], now)
+	}
+	return again, nil
 }
 
 // checkNode logs what is wrong with a node's annotations, once, and has it reported.
@@ -385,6 +376,7 @@ func (s *simulation) report(ctx context.Context, n *node, o *corev1.Node, now ti
 	s.describe(n, &status)
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
 		"conditions": status.Conditions, "addresses": status.Addresses, "daemonEndpoints": status.DaemonEndpoints, "nodeInfo": status.NodeInfo,
+		"declaredFeatures": status.DeclaredFeatures,
 	}})
 	if err != nil {
 		return err

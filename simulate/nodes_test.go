@@ -9,13 +9,12 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 // A wrong annotation of a Node has no effect, and its user learns that from the log and from the Node.
 func TestWrongAnnotationsOfANodeAreNamedOnce(t *testing.T) {
-	const names = "unknown name, want one of simulate.karve/down, simulate.karve/not-ready"
+	const names = "unknown name, want one of simulate.karve/down, simulate.karve/not-ready, simulate.karve/pressure"
 	for _, c := range []struct{ name, value, want string }{ // an empty want is none
 		{NodeDown, "maybe", `annotation simulate.karve/down: "maybe" is not true or false`},
 		{NodeNotReady, "yes", `annotation simulate.karve/not-ready: "yes" is not true or false`},
@@ -29,9 +28,9 @@ func TestWrongAnnotationsOfANodeAreNamedOnce(t *testing.T) {
 		s, written := newSimulation(t)
 		log, lines := logtest.NewNullLogger()
 		s.Log, s.interval = log, time.Hour
-		n := s.nodes[Name(0)]
+		n := s.nodes.get(Name(0))
 		n.renewed, n.reported = time.Now(), time.Now()
-		was := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
+		was := s.object(n, time.Now())
 		was.Status.Conditions = conditionsOf(n, was, time.Now())
 		is := was.DeepCopy()
 		is.Annotations = map[string]string{c.name: c.value}

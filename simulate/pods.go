@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
 // record is what the simulation knows about a Pod besides its object. Only the Pod's worker
@@ -23,6 +28,7 @@ type record struct {
 	written string               // the resourceVersion of the last write; the informer may be behind
 	times   map[string]time.Time // see life; nil if nothing waits for a time
 	addrs   []netip.Addr         // nil: none yet, or given back
+	script  *podScript           // the last that could be understood; nil: none since the start
 	deleted time.Time            // when the deletion was seen
 }
 
@@ -32,7 +38,7 @@ func (s *simulation) podEvents() cache.ResourceEventHandler {
 		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = gone.Obj
 		}
-		if p, ok := object.(*corev1.Pod); ok && s.nodes[p.Spec.NodeName] != nil {
+		if p, ok := object.(*corev1.Pod); ok && s.nodes.get(p.Spec.NodeName) != nil {
 			s.pods.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
@@ -43,7 +49,7 @@ func (s *simulation) podEvents() cache.ResourceEventHandler {
 func (s *simulation) takeUpPods() {
 	for _, object := range s.PodInformer.GetStore().List() {
 		p := object.(*corev1.Pod)
-		if s.nodes[p.Spec.NodeName] == nil || p.Spec.HostNetwork || podutil.IsPodPhaseTerminal(p.Status.Phase) {
+		if s.nodes.get(p.Spec.NodeName) == nil || p.Spec.HostNetwork || podutil.IsPodPhaseTerminal(p.Status.Phase) {
 			continue
 		}
 		s.recordOf(types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p)
@@ -106,9 +112,9 @@ func (s *simulation) giveBack(key types.NamespacedName, r *record) {
 	r.addrs = nil
 }
 
-// rangePoll is how often a Pod checks whether its node has a range of addresses. The
-// controller assigns it a moment after the node registers.
-const rangePoll = 200 * time.Millisecond
+// addressPoll is how often a Pod without an address looks for one. Its node may get a range a moment after it registers, and
+// other Pods end.
+const addressPoll = 500 * time.Millisecond
 
 // syncPod brings a Pod to where it should be by now.
 func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
@@ -122,7 +128,7 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 		return 0, nil
 	}
 	p := object.(*corev1.Pod)
-	n := s.nodes[p.Spec.NodeName]
+	n := s.nodes.get(p.Spec.NodeName)
 	if n == nil || n.isDown() { // the Pod is queued again when the node is back
 		return 0, nil
 	}
@@ -137,20 +143,26 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 	if l.times == nil {
 		l.times = map[string]time.Time{}
 	}
-	l.script, l.wrong = readScript(p, s.Defaults)
+	if l.script, l.wrong = readScript(p, s.Defaults); l.wrong == nil {
+		r.script = &l.script
+	} else if r.script != nil { // it goes on as before
+		l.script = *r.script
+	} else {
+		l.script = runningOn(p)
+	}
 	if p.DeletionTimestamp != nil {
 		return s.endPod(ctx, n, r, l)
 	}
 	if podutil.IsPodPhaseTerminal(p.Status.Phase) {
 		s.giveBack(key, r)
-		return 0, nil
+		if !anyRuns(&p.Status) {
+			return 0, nil
+		}
+	} else if l.addrs, l.delay = s.addressesOf(key, r, n, p); l.delay != nil {
+		l.wake(addressPoll)
 	}
-	if l.addrs, err = s.addressesOf(key, r, n, p); err != nil {
-		return 0, err
-	}
-	if l.addrs == nil { // the node has no range yet
-		return rangePoll, nil
-	}
+	l.failed = func() int32 { return s.failedBefore(p) }
+	l.fits = func(p *corev1.Pod) (string, bool) { return s.fits(n, p) }
 	status := l.advance()
 	if err := s.write(ctx, n, r, l, status); err != nil {
 		return 0, err
@@ -159,6 +171,49 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 		r.times = nil
 	}
 	return l.again, nil
+}
+
+// fits reports whether a node has room for a Pod as it wants to be now, beside what is allocated to others. Two Pods that ask at the
+// same moment may get the same room.
+func (s *simulation) fits(n *node, p *corev1.Pod) (message string, fits bool) {
+	object, there, err := s.NodeInformer.GetStore().GetByKey(n.name)
+	if err != nil || !there {
+		return "the node is not there", false
+	}
+	var others []*corev1.Pod
+	for _, object := range s.PodInformer.GetStore().List() {
+		if other := object.(*corev1.Pod); other.Spec.NodeName == n.name && other.UID != p.UID && !podutil.IsPodPhaseTerminal(other.Status.Phase) {
+			others = append(others, allocated(other))
+		}
+	}
+	info := framework.NewNodeInfo(others...)
+	info.SetNode(object.(*corev1.Node))
+	for _, result := range scheduler.AdmissionCheck(p, info, true) {
+		if missing := result.InsufficientResource; missing != nil {
+			return (&lifecycle.InsufficientResourceError{ResourceName: missing.ResourceName, Requested: missing.Requested, Used: missing.Used, Capacity: missing.Capacity}).Error(), false
+		}
+	}
+	return "", true
+}
+
+// failedBefore returns how many Pods of a Pod's controller have failed, in an indexed Job those of its index.
+func (s *simulation) failedBefore(p *corev1.Pod) (failed int32) {
+	owner := metav1.GetControllerOf(p)
+	for _, object := range s.PodInformer.GetStore().List() {
+		other := object.(*corev1.Pod)
+		if owner != nil && metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) && other.Status.Phase == corev1.PodFailed &&
+			other.Annotations[batchv1.JobCompletionIndexAnnotation] == p.Annotations[batchv1.JobCompletionIndexAnnotation] {
+			failed++
+		}
+	}
+	return failed
+}
+
+// anyRuns reports whether a container runs.
+func anyRuns(status *corev1.PodStatus) bool {
+	return slices.ContainsFunc(slices.Concat(status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses), func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil
+	})
 }
 
 // addressesOf returns a Pod's addresses. A Pod without addresses gets some, and keeps them
@@ -180,10 +235,13 @@ func (s *simulation) addressesOf(key types.NamespacedName, r *record, n *node, p
 			at, err := s.addresses.take(from, key)
 			if err != nil {
 				s.giveBack(key, r)
-				return nil, fmt.Errorf("pod %s on node %s: %w", key, n.name, err)
+				return nil, fmt.Errorf("node %s: %w", n.name, err)
 			}
 			r.addrs = append(r.addrs, at)
 		}
+	}
+	if r.addrs == nil {
+		return nil, fmt.Errorf("node %s has no range of Pod addresses (spec.podCIDR)", n.name)
 	}
 	for _, at := range r.addrs {
 		all = append(all, corev1.PodIP{IP: at.String()})
@@ -210,6 +268,7 @@ func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, sta
 		return fmt.Errorf("write status of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	r.written = written.ResourceVersion
+	s.record(n, p, eventsOf(p, &status, l.script.events))
 	return nil
 }
 
@@ -223,21 +282,25 @@ func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (t
 	}
 	if r.deleted.IsZero() {
 		r.deleted = l.now
+		if l.script.events {
+			s.record(n, p, killing(p))
+		}
 		if asked := p.DeletionTimestamp.Add(-grace); l.now.Sub(asked) > 2*time.Second { // before this start
 			r.deleted = asked
 		}
 	}
-	takes := time.Duration(0)
+	takes, code := time.Duration(0), int32(exitTerminated)
 	if !podutil.IsPodPhaseTerminal(p.Status.Phase) && hasStarted(&p.Status) {
-		takes = min(l.script.stopAfter+longestPreStop(p), grace)
+		if takes = l.script.stopAfter + longestPreStop(p); takes > grace {
+			takes, code = grace, exitKilled
+		}
 	}
 	if left := r.deleted.Add(takes).Sub(l.now); left > 0 {
 		return left, nil
 	}
-	// A controller that keeps the Pod with a finalizer, as Job does, needs to see how it
-	// ended.
-	if len(p.Finalizers) > 0 && !podutil.IsPodPhaseTerminal(p.Status.Phase) {
-		if err := s.write(ctx, n, r, l, l.end()); err != nil {
+	// Before it is gone, everybody sees how it ended (kubelet: since 1.27).
+	if !podutil.IsPodPhaseTerminal(p.Status.Phase) {
+		if err := s.write(ctx, n, r, l, l.end(code)); err != nil {
 			return 0, err
 		}
 	}

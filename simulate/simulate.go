@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,11 +24,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/version"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	toolsrecord "k8s.io/client-go/tools/record"
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/component-helpers/nodedeclaredfeatures"
+	nodedeclaredtypes "k8s.io/component-helpers/nodedeclaredfeatures/types"
+
+	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/karve-k8s/karve/internal/panics"
 )
@@ -36,6 +45,8 @@ import (
 type Config struct {
 	// Nodes is the number of nodes, up to [Most].
 	Nodes int
+	// Groups say of what kind the nodes are, in order. Nodes beyond them are of the usual kind.
+	Groups []Group
 	// Version is the version of the kubelets, such as v1.37.2.
 	Version string
 	// IPv6 says for each family of addresses, in order, whether it is IPv6.
@@ -71,21 +82,30 @@ type simulation struct {
 	Config
 	interval                    time.Duration // between two renewals of a lease
 	core, coordination, storage rest.Interface
-	nodes                       map[string]*node
+	nodes                       nodeSet
+	adopting                    sync.Mutex
+	declared                    []string // features of the nodes
 	addresses                   *addresses
 	connections                 connections
+	events                      toolsrecord.EventBroadcaster
 	pods, volumes               workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	due                         workqueue.TypedRateLimitingInterface[string] // nodes
 
 	mu      sync.Mutex
 	records map[types.NamespacedName]*record
+	refused map[types.NamespacedName]string // what claims were last refused
 }
 
 // Run registers the nodes, calls ready, and simulates them until ctx ends. Then everything
 // stays as it is, as with stopped kubelets.
 func Run(ctx context.Context, c Config, ready func()) error {
-	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: map[string]*node{}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
+	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: nodeSet{byName: map[string]*node{}}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}, refused: map[types.NamespacedName]string{}}
 	s.Defaults.Namespaces = c.NamespaceInformer.GetStore()
+	if v, err := version.ParseSemantic(c.Version); err == nil {
+		s.declared = nodedeclaredfeatures.DefaultFramework.DiscoverNodeFeatures(&nodedeclaredtypes.NodeConfiguration{FeatureGates: gates{}, Version: v})
+		// The API server translates WebSockets for these nodes, and clients see no difference.
+		s.declared = slices.DeleteFunc(s.declared, func(name string) bool { return name == string(features.ExtendWebSocketsToKubelet) })
+	}
 	client := rest.CopyConfig(c.Client)
 	client.ContentType, client.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
 	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "simulated-kubelet"))
@@ -93,9 +113,12 @@ func Run(ctx context.Context, c Config, ready func()) error {
 		return fmt.Errorf("create client: %w", err)
 	}
 	s.core, s.coordination, s.storage = clients.CoreV1().RESTClient(), clients.CoordinationV1().RESTClient(), clients.StorageV1().RESTClient()
+	s.events = toolsrecord.NewBroadcaster(toolsrecord.WithContext(ctx))
+	defer s.events.Shutdown()
+	s.events.StartRecordingToSink(eventSink{s.core})
 	for i := range c.Nodes {
 		n := newNode(i, c.IPv6)
-		s.nodes[n.name] = n
+		s.nodes.set(n)
 	}
 	if c.Kubelet != nil {
 		c.Kubelet.open(s)
@@ -145,6 +168,13 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	ready()
 	<-ctx.Done()
 	return nil
+}
+
+// gates are the server's, which a kubelet of the same cluster would have.
+type gates struct{}
+
+func (gates) Enabled(name string) bool {
+	return utilfeature.DefaultFeatureGate.Enabled(featuregate.Feature(name))
 }
 
 func retries[T comparable]() workqueue.TypedRateLimiter[T] {

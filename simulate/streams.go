@@ -60,7 +60,7 @@ func (k *Kubelet) take(w http.ResponseWriter, r *http.Request, what string, t *t
 		return
 	}
 	defer k.streams.Done()
-	conn, _ := r.Context().Value(connKey{}).(*watchedConn)
+	conn := connOf(r)
 	if conn == nil {
 		say(http.StatusInternalServerError, "the connection cannot be taken over")
 		return
@@ -109,17 +109,35 @@ func (k *Kubelet) take(w http.ResponseWriter, r *http.Request, what string, t *t
 	}
 }
 
-// ExecInContainer implements remotecommand.Executor. No command can be executed.
-func (t *taking) ExecInContainer(_ context.Context, _, _, _ string, _ []string, _ io.Reader, out, stderr io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
-	err := fmt.Errorf("%w: %s, so there is nothing to exec in it", ErrSimulated, t.reason)
-	t.tell(err, out, stderr)
-	return exec.CodeExitError{Err: err, Code: cannotRun}
+// ExecInContainer implements remotecommand.Executor. No command can be executed, but a ConfigMap may have its answer.
+func (t *taking) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	t.ignore(in, resize)
+	answer, err := t.of.answerOf(ctx, t.pod, t.container, command)
+	if answer == nil {
+		if err == nil {
+			err = fmt.Errorf("%s, so there is nothing to exec in it. The annotation %s gives commands an answer", t.reason, Exec)
+		}
+		err = fmt.Errorf("%w: %w", ErrSimulated, err)
+		t.tell(err, out, stderr)
+		return exec.CodeExitError{Err: err, Code: cannotRun}
+	}
+	if out != nil {
+		io.WriteString(out, answer.Stdout)
+	}
+	if stderr == nil { // with a terminal there is one stream
+		stderr = out
+	}
+	if stderr != nil {
+		io.WriteString(stderr, answer.Stderr)
+	}
+	if answer.ExitCode != 0 {
+		return exec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", answer.ExitCode), Code: answer.ExitCode}
+	}
+	return nil
 }
 
-// AttachContainer implements remotecommand.Attacher. The streams end with the container, or when the client
-// leaves.
-func (t *taking) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize) error {
-	// Unread input would keep a WebSocket from noticing that its client has left.
+// ignore reads what the client sends. Unread input would keep a WebSocket from noticing that its client has left.
+func (t *taking) ignore(in io.Reader, resize <-chan remotecommand.TerminalSize) {
 	if in != nil {
 		t.copies.Go(func() { io.Copy(io.Discard, in) })
 	}
@@ -129,6 +147,12 @@ func (t *taking) AttachContainer(_ context.Context, _, _, _ string, in io.Reader
 			}
 		})
 	}
+}
+
+// AttachContainer implements remotecommand.Attacher. The streams end with the container, or when the client
+// leaves.
+func (t *taking) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize) error {
+	t.ignore(in, resize)
 	t.tell(fmt.Errorf("%w: %s, which could read or write something", ErrSimulated, t.reason), out, stderr)
 	look := time.NewTicker(attachPoll)
 	defer look.Stop()
@@ -208,10 +232,17 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
+// connOf returns a request's connection, or nil.
+func connOf(r *http.Request) *watchedConn {
+	conn, _ := r.Context().Value(connKey{}).(*watchedConn)
+	return conn
+}
+
 // watchedConn is a connection that says when it has ended. Whoever takes over a connection reads from it
 // all the time, so its end is noticed.
 type watchedConn struct {
 	net.Conn
+	node *node
 	gone chan struct{}
 	once sync.Once
 }

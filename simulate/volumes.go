@@ -19,19 +19,24 @@ import (
 const (
 	Provisioner  = Prefix + "volumes"
 	DefaultClass = "simulated"
+	// driver is the CSI driver of the volumes. It attaches nothing.
+	driver = "simulate.karve"
 )
 
 // Annotations with which the volume controller and a provisioner communicate
 // (k8s.io/component-helpers/storage/volume).
 const (
-	annStorageProvisioner  = "volume.kubernetes.io/storage-provisioner"
-	annProvisionedBy       = "pv.kubernetes.io/provisioned-by"
-	annIsDefaultClass      = "storageclass.kubernetes.io/is-default-class"
-	simulatedVolumesPrefix = "/simulated/"
+	annStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
+	annProvisionedBy      = "pv.kubernetes.io/provisioned-by"
+	annIsDefaultClass     = "storageclass.kubernetes.io/is-default-class"
 )
 
-// makeDefaultClass makes a StorageClass if the cluster has none.
+// makeDefaultClass makes the CSI driver, and a StorageClass if the cluster has none.
 func (s *simulation) makeDefaultClass(ctx context.Context) error {
+	csi := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(bool)}}
+	if err := s.storage.Post().Resource("csidrivers").Body(csi).Do(ctx).Error(); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create CSI driver %s: %w", driver, err)
+	}
 	classes := &storagev1.StorageClassList{}
 	if err := s.storage.Get().Resource("storageclasses").Do(ctx).Into(classes); err != nil {
 		return fmt.Errorf("list storage classes: %w", err)
@@ -55,7 +60,7 @@ func (s *simulation) volumeEvents() cache.ResourceEventHandler {
 	look := func(object any) {
 		switch o := object.(type) {
 		case *corev1.PersistentVolumeClaim:
-			if o.Spec.VolumeName == "" && o.Annotations[annStorageProvisioner] == Provisioner && o.DeletionTimestamp == nil {
+			if (o.Spec.VolumeName == "" || changes(o)) && o.Annotations[annStorageProvisioner] == Provisioner && o.DeletionTimestamp == nil {
 				s.volumes.Add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 			}
 		case *corev1.PersistentVolume:
@@ -64,7 +69,7 @@ func (s *simulation) volumeEvents() cache.ResourceEventHandler {
 			}
 		}
 	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, object any) { look(object) }}
+	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, object any) { look(object) }, DeleteFunc: look}
 }
 
 // syncVolume makes the volume of a claim, or deletes one whose claim is gone.
@@ -82,9 +87,15 @@ func (s *simulation) syncVolume(ctx context.Context, key types.NamespacedName) (
 	}
 	object, there, err := s.ClaimInformer.GetStore().GetByKey(key.String())
 	if err != nil || !there {
+		s.mu.Lock()
+		delete(s.refused, key)
+		s.mu.Unlock()
 		return 0, err
 	}
 	claim := object.(*corev1.PersistentVolumeClaim)
+	if claim.Spec.VolumeName != "" {
+		return s.changeVolume(ctx, claim)
+	}
 	class := &storagev1.StorageClass{}
 	name := storagehelpers.GetPersistentVolumeClaimClass(claim)
 	if name == "" { // not the volume controller's annotation, but a user's
@@ -95,6 +106,13 @@ func (s *simulation) syncVolume(ctx context.Context, key types.NamespacedName) (
 	}
 	if class.Provisioner != Provisioner {
 		return 0, nil
+	}
+	switch why, err := s.waitsFor(ctx, claim); {
+	case err != nil:
+		return 0, err
+	case why != "":
+		s.refuse(claim, "ProvisioningFailed", fmt.Sprintf("failed to provision volume with StorageClass %q: %s", name, why))
+		return volumePoll, nil
 	}
 	volume := volumeOf(claim, class)
 	err = s.core.Post().Resource("persistentvolumes").Body(volume).Do(ctx).Error()
@@ -111,12 +129,12 @@ func volumeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{annProvisionedBy: Provisioner}},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:    corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
-			AccessModes: claim.Spec.AccessModes, VolumeMode: claim.Spec.VolumeMode,
+			AccessModes: claim.Spec.AccessModes, VolumeMode: claim.Spec.VolumeMode, VolumeAttributesClassName: claim.Spec.VolumeAttributesClassName,
 			StorageClassName: class.Name, MountOptions: class.MountOptions,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
 				UID: claim.UID, ResourceVersion: claim.ResourceVersion},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: simulatedVolumesPrefix + name}},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name}},
 		},
 	}
 	if class.ReclaimPolicy != nil {

@@ -111,7 +111,7 @@ func TestWrongCommands(t *testing.T) {
 		{"server --scure-port 1", "did you mean --secure-port?"},
 		{"server --secure-port abc", `--secure-port "abc": want a number from 0 to 65535 (see karve server --help)`},
 		{"server --all", "--all belongs to --help"},
-		{"run --simulate-nodes -- true", "--simulate-nodes needs a number (see karve run --help)"},
+		{"run --simulate-nodes -- true", "--simulate-nodes --: \"--\" is not a number of nodes"},
 		{"server word", `karve server takes options only, got "word"`},
 		{"status --data-dri x", "did you mean --data-dir?"},
 		{"kubeconfig --into - --data-dir " + empty, "--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed"},

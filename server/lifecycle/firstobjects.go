@@ -26,6 +26,8 @@ type FirstObjects struct {
 	Differs  func(first []string)
 	// Missing is called if Run no longer waits, with the reason. It may be nil.
 	Missing func(error)
+	// Then is called when the objects exist. It may be nil.
+	Then func(ctx context.Context, client kubernetes.Interface)
 
 	missing atomic.Pointer[error]
 }
@@ -73,6 +75,9 @@ func (f *FirstObjects) Run(ctx context.Context, ready func()) error {
 		f.compareServices(ctx, client)
 	}
 	ready()
+	if f.Then != nil {
+		f.Then(ctx, client)
+	}
 	<-ctx.Done()
 	return nil
 }

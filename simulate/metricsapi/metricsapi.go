@@ -5,6 +5,7 @@ package metricsapi
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,11 @@ type usages struct {
 	defaults simulate.Defaults
 }
 
+func (u usages) all() []*corev1.Pod {
+	pods, _ := u.pods.List(labels.Everything())
+	return pods
+}
+
 // ofPod returns nil for a Pod that does not run on a simulated node.
 func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
 	if p.Status.Phase != corev1.PodRunning || p.Spec.NodeName == "" {
@@ -71,9 +77,9 @@ func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels, CreationTimestamp: metav1.Now()},
 		Timestamp:  metav1.Now(), Window: metav1.Duration{Duration: usageWindow},
 	}
-	for i := range p.Status.ContainerStatuses {
-		if c := &p.Status.ContainerStatuses[i]; c.State.Running != nil {
-			m.Containers = append(m.Containers, metrics.ContainerMetrics{Name: c.Name, Usage: simulate.Usage(p, c.Name, u.defaults)})
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) { // sidecars, too
+		if c.State.Running != nil {
+			m.Containers = append(m.Containers, metrics.ContainerMetrics{Name: c.Name, Usage: simulate.Usage(p, c.Name, u.defaults, u.all)})
 		}
 	}
 	return m

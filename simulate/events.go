@@ -1,0 +1,168 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolsrecord "k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/kubelet/events"
+)
+
+// mountFailed begins the kubelet's message about volumes.
+const mountFailed = "Unable to attach or mount volumes: "
+
+// event is one that a kubelet records.
+type event struct{ kind, reason, message string }
+
+// eventsOf returns the events of a change of a Pod's status: warnings, and with all also the kubelet's normal ones.
+func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool) (found []event) {
+	was := &p.Status
+	add := func(kind, reason, format string, args ...any) {
+		if all || kind == corev1.EventTypeWarning {
+			found = append(found, event{kind, reason, fmt.Sprintf(format, args...)})
+		}
+	}
+	before := slices.Concat(was.InitContainerStatuses, was.ContainerStatuses, was.EphemeralContainerStatuses)
+	for _, c := range slices.Concat(is.InitContainerStatuses, is.ContainerStatuses, is.EphemeralContainerStatuses) {
+		old := find(before, c.Name)
+		if old == nil {
+			old = &corev1.ContainerStatus{}
+		}
+		if c.State.Running != nil && (old.State.Running == nil || old.ContainerID != c.ContainerID) {
+			add(corev1.EventTypeNormal, events.PulledImage, "Container image %q already present on machine", c.Image)
+			add(corev1.EventTypeNormal, events.CreatedContainer, "Container created")
+			add(corev1.EventTypeNormal, events.StartedContainer, "Container started")
+		}
+		if c.State.Running != nil && old.State.Running != nil && old.Ready && !c.Ready && hasReadinessProbe(p, c.Name) {
+			add(corev1.EventTypeWarning, events.ContainerUnhealthy, "Readiness probe failed: simulated")
+		}
+		if waiting := c.State.Waiting; waiting != nil && (old.State.Waiting == nil || old.State.Waiting.Reason != waiting.Reason) {
+			switch waiting.Reason {
+			case reasonCrash:
+				add(corev1.EventTypeWarning, events.BackOffStartContainer, "Back-off restarting failed container %s in pod %s_%s(%s)", c.Name, p.Name, p.Namespace, p.UID)
+			case reasonPull:
+				add(corev1.EventTypeNormal, events.PullingImage, "Pulling image %q", c.Image)
+				add(corev1.EventTypeWarning, events.FailedToPullImage, "Failed to pull image %q: %s", c.Image, waiting.Message)
+				add(corev1.EventTypeWarning, events.FailedToPullImage, "Error: %s", reasonPull)
+			case reasonPullBackOff:
+				add(corev1.EventTypeNormal, events.BackOffPullImage, "%s", waiting.Message)
+				add(corev1.EventTypeWarning, events.FailedToPullImage, "Error: %s", reasonPullBackOff)
+			case reasonCreating, reasonInitializing, reasonRestartAll, reasonAnnotation:
+			default:
+				add(corev1.EventTypeWarning, events.FailedToStartContainer, "Error: %s", waiting.Message)
+			}
+		}
+	}
+	if held := holdOf(is); strings.HasPrefix(held, mountFailed) && held != holdOf(was) {
+		add(corev1.EventTypeWarning, events.FailedMountVolume, "%s", held)
+	} else if held != "" && held != holdOf(was) {
+		add(corev1.EventTypeWarning, events.FailedCreatePodSandBox, "Failed to create pod sandbox: %s", held)
+	}
+	if _, wrong := podutil.GetPodCondition(is, AnnotationsUnderstood); wrong != nil {
+		if _, old := podutil.GetPodCondition(was, AnnotationsUnderstood); old == nil || old.Message != wrong.Message {
+			add(corev1.EventTypeWarning, reasonAnnotation, "%s", wrong.Message)
+		}
+	}
+	if is.Reason == reasonDeadline && was.Reason != is.Reason {
+		add(corev1.EventTypeNormal, reasonDeadline, "%s", is.Message)
+	}
+	resizeEvents(p, is, add)
+	return found
+}
+
+// resizeEvents adds the events of a resize.
+func resizeEvents(p *corev1.Pod, is *corev1.PodStatus, add func(kind, reason, format string, args ...any)) {
+	log := klog.Background()
+	_, wasPending := podutil.GetPodCondition(&p.Status, corev1.PodResizePending)
+	_, wasGoing := podutil.GetPodCondition(&p.Status, corev1.PodResizeInProgress)
+	_, pending := podutil.GetPodCondition(is, corev1.PodResizePending)
+	_, going := podutil.GetPodCondition(is, corev1.PodResizeInProgress)
+	switch {
+	case pending != nil && (wasPending == nil || wasPending.ObservedGeneration != pending.ObservedGeneration):
+		add(corev1.EventTypeWarning, events.ResizeDeferred, "%s", events.PodResizePendingMsg(log, p, pending.Reason, pending.Message, p.Generation))
+	case going != nil && wasGoing == nil:
+		add(corev1.EventTypeNormal, events.ResizeStarted, "%s", events.PodResizeStartedMsg(log, p, p.Generation))
+	case going == nil && wasGoing != nil:
+		add(corev1.EventTypeNormal, events.ResizeCompleted, "%s", events.PodResizeCompletedMsg(log, p, p.Generation))
+	}
+}
+
+// holdOf returns why a Pod's first container cannot be created, or nothing.
+func holdOf(status *corev1.PodStatus) string {
+	for _, c := range status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil && w.Reason == reasonCreating {
+			return w.Message
+		}
+	}
+	return ""
+}
+
+// killing returns the events of containers that are told to end.
+func killing(p *corev1.Pod) (found []event) {
+	for _, c := range p.Status.ContainerStatuses {
+		if c.State.Running != nil {
+			found = append(found, event{corev1.EventTypeNormal, events.KillingContainer, "Stopping container " + c.Name})
+		}
+	}
+	return found
+}
+
+func hasReadinessProbe(p *corev1.Pod, container string) bool {
+	return slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool {
+		return c.Name == container && c.ReadinessProbe != nil
+	})
+}
+
+// record records events of a Pod, as its node's kubelet. Like a kubelet's, they are counted together and limited.
+func (s *simulation) record(n *node, p *corev1.Pod, all []event) {
+	if len(all) == 0 {
+		return
+	}
+	recorder := s.recorder("kubelet", n.name)
+	for _, e := range all {
+		recorder.Event(p, e.kind, e.reason, e.message)
+	}
+}
+
+// recorder returns a recorder of events; host is the node that records them, or empty.
+func (s *simulation) recorder(component, host string) toolsrecord.EventRecorder {
+	return s.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: host})
+}
+
+// eventSink writes events with the identity of their node.
+type eventSink struct{ core rest.Interface }
+
+func (s eventSink) of(r *rest.Request, e *corev1.Event) *rest.Request {
+	if r = r.Namespace(e.Namespace).Resource("events"); e.Source.Host != "" {
+		return as(r, e.Source.Host)
+	}
+	return r
+}
+
+// Create implements toolsrecord.EventSink.
+func (s eventSink) Create(e *corev1.Event) (written *corev1.Event, err error) {
+	written = &corev1.Event{}
+	return written, s.of(s.core.Post(), e).Body(e).Do(context.Background()).Into(written)
+}
+
+// Update implements toolsrecord.EventSink.
+func (s eventSink) Update(e *corev1.Event) (written *corev1.Event, err error) {
+	written = &corev1.Event{}
+	return written, s.of(s.core.Put(), e).Name(e.Name).Body(e).Do(context.Background()).Into(written)
+}
+
+// Patch implements toolsrecord.EventSink.
+func (s eventSink) Patch(e *corev1.Event, patch []byte) (written *corev1.Event, err error) {
+	written = &corev1.Event{}
+	return written, s.of(s.core.Patch(types.StrategicMergePatchType), e).Name(e.Name).Body(patch).Do(context.Background()).Into(written)
+}
+
+var _ toolsrecord.EventSink = eventSink{}

@@ -1,0 +1,99 @@
+package simulate
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	taintutils "k8s.io/kubernetes/pkg/util/taints"
+)
+
+// NodesOption is the option of the server with the simulated nodes.
+const NodesOption = "simulate-nodes"
+
+// Group is a number of nodes of one kind. What it does not say is as with every simulated node.
+type Group struct {
+	Nodes    int
+	Labels   map[string]string
+	Taints   []corev1.Taint
+	Capacity corev1.ResourceList
+}
+
+// The short names of labels.
+var shortLabels = map[string]string{"zone": corev1.LabelTopologyZone, "region": corev1.LabelTopologyRegion, "instance-type": corev1.LabelInstanceTypeStable}
+
+// ParseGroup reads a group of nodes: NUMBER,NAME=VALUE,… A name is zone, region, instance-type, label:KEY, or a resource such as cpu or
+// nvidia.com/gpu. taint:KEY=VALUE:EFFECT is a taint.
+func ParseGroup(text string) (Group, error) {
+	wrong := func(format string, args ...any) (Group, error) {
+		return Group{}, fmt.Errorf("--%s %s: %s", NodesOption, text, fmt.Sprintf(format, args...))
+	}
+	parts := strings.Split(text, ",")
+	g := Group{Labels: map[string]string{}, Capacity: corev1.ResourceList{}}
+	var err error
+	if g.Nodes, err = strconv.Atoi(parts[0]); err != nil || g.Nodes < 0 {
+		return wrong("%q is not a number of nodes", parts[0])
+	}
+	for _, part := range parts[1:] {
+		name, value, ok := strings.Cut(part, "=")
+		label, isLabel := strings.CutPrefix(name, "label:")
+		if short, there := shortLabels[name]; there {
+			label, isLabel = short, true
+		}
+		taint, isTaint := strings.CutPrefix(part, "taint:")
+		switch {
+		case isTaint:
+			taints, _, err := taintutils.ParseTaints([]string{taint})
+			if err != nil || len(taints) != 1 {
+				return wrong("%q is not a taint such as taint:dedicated=gpu:NoSchedule", part)
+			}
+			g.Taints = append(g.Taints, taints...)
+		case !ok:
+			return wrong("%q is not NAME=VALUE, such as zone=eu-a or nvidia.com/gpu=8", part)
+		case isLabel:
+			if problems := append(validation.IsQualifiedName(label), validation.IsValidLabelValue(value)...); len(problems) > 0 {
+				return wrong("%q: %s", part, strings.Join(problems, "; "))
+			}
+			g.Labels[label] = value
+		default:
+			if problems := validation.IsQualifiedName(name); len(problems) > 0 {
+				return wrong("%q: %s", part, strings.Join(problems, "; "))
+			}
+			q, err := resource.ParseQuantity(value)
+			if err != nil || q.Sign() < 0 {
+				return wrong("%q is not a quantity of %s; a label is label:%s", value, name, part)
+			}
+			g.Capacity[corev1.ResourceName(name)] = q
+		}
+	}
+	return g, nil
+}
+
+// ParseGroups reads the values of the option, and checks the number of all nodes.
+func ParseGroups(list []string) (groups []Group, nodes int, err error) {
+	for _, text := range list {
+		g, err := ParseGroup(text)
+		if err != nil {
+			return nil, 0, err
+		}
+		groups, nodes = append(groups, g), nodes+g.Nodes
+	}
+	if nodes > Most {
+		return nil, 0, fmt.Errorf("--%s: there can be %d nodes, not %d", NodesOption, Most, nodes)
+	}
+	return groups, nodes, nil
+}
+
+// groupOf returns the group of a node of the server, or nil.
+func (s *simulation) groupOf(index int) *Group {
+	for i := range s.Groups {
+		if index < s.Groups[i].Nodes {
+			return &s.Groups[i]
+		}
+		index -= s.Groups[i].Nodes
+	}
+	return nil
+}
