@@ -20,6 +20,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/simulate"
+	"github.com/karve-k8s/karve/simulate/volumes"
 )
 
 // wantEvent waits for an Event about an object.
@@ -257,8 +258,8 @@ func testSimulatedRestartAll(t *testing.T, c *cluster) {
 // Claims grow, change their class, and are refused as a provisioner refuses them.
 func testSimulatedClaims(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
-	create(t, c.StorageV1().VolumeAttributesClasses(), &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold-" + ns}, DriverName: simulate.Provisioner, Parameters: map[string]string{"iops": "1"}})
-	create(t, c.StorageV1().StorageClasses(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "grow-" + ns}, Provisioner: simulate.Provisioner, AllowVolumeExpansion: ptr.To(true)})
+	create(t, c.StorageV1().VolumeAttributesClasses(), &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold-" + ns}, DriverName: volumes.Name, Parameters: map[string]string{"iops": "1"}})
+	create(t, c.StorageV1().StorageClasses(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "grow-" + ns}, Provisioner: volumes.Name, AllowVolumeExpansion: ptr.To(true)})
 	claims := c.CoreV1().PersistentVolumeClaims(ns)
 	claim := func(name string, change func(*corev1.PersistentVolumeClaim)) {
 		p := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
@@ -284,7 +285,7 @@ func testSimulatedClaims(t *testing.T, c *cluster) {
 	})
 	c.wantEvent(t, ns, "selects", "ProvisioningFailed", "claim Selector is not supported")
 	c.wantEvent(t, ns, "copy", "ProvisioningFailed", "is not bound")
-	claim("data", func(p *corev1.PersistentVolumeClaim) { p.Annotations = map[string]string{simulate.ExpandAfter: "1s"} })
+	claim("data", func(p *corev1.PersistentVolumeClaim) { p.Annotations = map[string]string{volumes.ExpandAfter: "1s"} })
 	want("data", "is bound", isBound)
 	want("copy", "is bound", isBound)
 	for _, patch := range []string{`{"spec":{"volumeAttributesClassName":"gold-` + ns + `"}}`, `{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`} {

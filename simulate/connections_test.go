@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karve-k8s/karve/internal/eventually"
@@ -114,7 +115,7 @@ func (a *answering) work(t *testing.T) {
 	t.Helper()
 	for a.pods.Len() > 0 {
 		key, _ := a.pods.Get()
-		if _, err := a.syncPod(t.Context(), key); err != nil && !errors.Is(err, errLater) {
+		if _, err := a.syncPod(t.Context(), key); err != nil && !apierrors.IsConflict(err) {
 			t.Error(err)
 		}
 		a.pods.Done(key)

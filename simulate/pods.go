@@ -260,8 +260,6 @@ func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, sta
 	written := &corev1.Pod{}
 	err := as(s.core.Put().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("status"), n.name).Body(next).Do(ctx).Into(written)
 	switch {
-	case apierrors.IsConflict(err):
-		return errLater
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -50,10 +51,10 @@ func newSimulation(t *testing.T) (s *simulation, written *[]string) {
 			ClaimInformer:     cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.PersistentVolumeClaim{}, 0, nil),
 			VolumeInformer:    cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.PersistentVolume{}, 0, nil),
 		},
-		core: client.CoreV1().RESTClient(), coordination: client.CoordinationV1().RESTClient(), storage: client.StorageV1().RESTClient(), nodes: nodeSet{byName: map[string]*node{n.name: n}}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}, refused: map[types.NamespacedName]string{}, events: toolsrecord.NewBroadcaster(),
-		pods: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), volumes: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), due: workqueue.NewTypedRateLimitingQueue(retries[string]()),
+		core: client.CoreV1().RESTClient(), coordination: client.CoordinationV1().RESTClient(), nodes: nodeSet{byName: map[string]*node{n.name: n}}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}, events: toolsrecord.NewBroadcaster(),
+		pods: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), claims: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), due: workqueue.NewTypedRateLimitingQueue(retries[string]()),
 	}
-	t.Cleanup(func() { s.pods.ShutDown(); s.volumes.ShutDown(); s.due.ShutDown() })
+	t.Cleanup(func() { s.pods.ShutDown(); s.claims.ShutDown(); s.due.ShutDown() })
 	s.Defaults.Namespaces = s.NamespaceInformer.GetStore()
 	return s, written
 }
@@ -82,14 +83,14 @@ func TestAPodWaitsForItsNamespace(t *testing.T) {
 	if s.pods.Len() != 1 {
 		t.Fatalf("%d Pods are queued when the Namespace is there, want one", s.pods.Len())
 	}
-	if _, err := s.syncPod(t.Context(), key); err != errLater || len(*written) != 1 {
+	if _, err := s.syncPod(t.Context(), key); !apierrors.IsConflict(err) || len(*written) != 1 {
 		t.Errorf("with its Namespace: wrote %q, %v; want the status", *written, err)
 	}
 
 	other := newPod(corev1.RestartPolicyAlways)
 	other.Namespace, other.Spec.NodeName, other.DeletionTimestamp = "gone", Name(0), &metav1.Time{}
 	add(t, s.PodInformer, other)
-	if _, err := s.syncPod(t.Context(), types.NamespacedName{Namespace: "gone", Name: other.Name}); err != errLater || len(*written) != 2 || !strings.HasPrefix((*written)[1], "PUT ") {
+	if _, err := s.syncPod(t.Context(), types.NamespacedName{Namespace: "gone", Name: other.Name}); !apierrors.IsConflict(err) || len(*written) != 2 || !strings.HasPrefix((*written)[1], "PUT ") {
 		t.Errorf("a Pod that is being deleted: wrote %q, %v; want how it ended", *written, err)
 	}
 }

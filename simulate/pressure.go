@@ -89,10 +89,7 @@ func (s *simulation) evict(ctx context.Context, n *node, resource string, now ti
 	l.conditions(&status)
 	next := &corev1.Pod{ObjectMeta: victim.ObjectMeta, Spec: victim.Spec, Status: status}
 	err := as(s.core.Put().Namespace(victim.Namespace).Resource("pods").Name(victim.Name).SubResource("status"), n.name).Body(next).Do(ctx).Error()
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return errLater
-	case err != nil:
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("evict pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
 	n.evicted = now

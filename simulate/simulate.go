@@ -22,6 +22,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -39,6 +40,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/karve-k8s/karve/internal/panics"
+	"github.com/karve-k8s/karve/simulate/volumes"
 )
 
 // Config is what a simulation needs.
@@ -72,34 +74,34 @@ type Config struct {
 // The number of workers of the two kinds. They wait for answers, and the datastore answers
 // many at a time.
 const (
-	podWorkers    = 16
-	nodeWorkers   = 8
-	volumeWorkers = 2
+	podWorkers   = 16
+	nodeWorkers  = 8
+	claimWorkers = 2
 )
 
 // simulation is a running simulation.
 type simulation struct {
 	Config
-	interval                    time.Duration // between two renewals of a lease
-	core, coordination, storage rest.Interface
-	nodes                       nodeSet
-	adopting                    sync.Mutex
-	declared                    []string // features of the nodes
-	addresses                   *addresses
-	connections                 connections
-	events                      toolsrecord.EventBroadcaster
-	pods, volumes               workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	due                         workqueue.TypedRateLimitingInterface[string] // nodes
+	interval           time.Duration // between two renewals of a lease
+	core, coordination rest.Interface
+	nodes              nodeSet
+	adopting           sync.Mutex
+	declared           []string // features of the nodes
+	addresses          *addresses
+	connections        connections
+	events             toolsrecord.EventBroadcaster
+	provisioner        volumes.Provisioner
+	pods, claims       workqueue.TypedRateLimitingInterface[types.NamespacedName] // claims has volumes, too
+	due                workqueue.TypedRateLimitingInterface[string]               // nodes
 
 	mu      sync.Mutex
 	records map[types.NamespacedName]*record
-	refused map[types.NamespacedName]string // what claims were last refused
 }
 
 // Run registers the nodes, calls ready, and simulates them until ctx ends. Then everything
 // stays as it is, as with stopped kubelets.
 func Run(ctx context.Context, c Config, ready func()) error {
-	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: nodeSet{byName: map[string]*node{}}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}, refused: map[types.NamespacedName]string{}}
+	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: nodeSet{byName: map[string]*node{}}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
 	s.Defaults.Namespaces = c.NamespaceInformer.GetStore()
 	if v, err := version.ParseSemantic(c.Version); err == nil {
 		s.declared = nodedeclaredfeatures.DefaultFramework.DiscoverNodeFeatures(&nodedeclaredtypes.NodeConfiguration{FeatureGates: gates{}, Version: v})
@@ -112,10 +114,12 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	s.core, s.coordination, s.storage = clients.CoreV1().RESTClient(), clients.CoordinationV1().RESTClient(), clients.StorageV1().RESTClient()
+	s.core, s.coordination = clients.CoreV1().RESTClient(), clients.CoordinationV1().RESTClient()
 	s.events = toolsrecord.NewBroadcaster(toolsrecord.WithContext(ctx))
 	defer s.events.Shutdown()
 	s.events.StartRecordingToSink(eventSink{s.core})
+	s.provisioner = volumes.Provisioner{Core: s.core, Storage: clients.StorageV1().RESTClient(), Claims: c.ClaimInformer.GetStore(),
+		Volumes: c.VolumeInformer.GetStore(), Recorder: s.recorder(volumes.Name, "")}
 	for i := range c.Nodes {
 		n := newNode(i, c.IPv6)
 		s.nodes.set(n)
@@ -126,15 +130,15 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	}
 
 	s.pods = workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]())
-	s.volumes = workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]())
+	s.claims = workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]())
 	s.due = workqueue.NewTypedRateLimitingQueue(retries[string]())
-	shutDown := func() { s.pods.ShutDown(); s.volumes.ShutDown(); s.due.ShutDown() }
+	shutDown := func() { s.pods.ShutDown(); s.claims.ShutDown(); s.due.ShutDown() }
 	defer shutDown()
 	var synced []cache.InformerSynced
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		events   cache.ResourceEventHandler
-	}{{c.NamespaceInformer, s.namespaceEvents()}, {c.NodeInformer, s.nodeEvents()}, {c.PodInformer, s.podEvents()}, {c.ClaimInformer, s.volumeEvents()}, {c.VolumeInformer, s.volumeEvents()}} {
+	}{{c.NamespaceInformer, s.namespaceEvents()}, {c.NodeInformer, s.nodeEvents()}, {c.PodInformer, s.podEvents()}, {c.ClaimInformer, s.provisioner.Events(s.claims.Add)}, {c.VolumeInformer, s.provisioner.Events(s.claims.Add)}} {
 		handle, err := w.informer.AddEventHandler(w.events)
 		if err != nil {
 			return fmt.Errorf("watch: %w", err)
@@ -146,7 +150,7 @@ func Run(ctx context.Context, c Config, ready func()) error {
 		return nil
 	}
 	s.takeUpPods()
-	if err := errors.Join(s.takeUpNodes(ctx), s.makeDefaultClass(ctx)); err != nil {
+	if err := errors.Join(s.takeUpNodes(ctx), s.provisioner.MakeDefaultClass(ctx)); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -162,8 +166,8 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	for range nodeWorkers {
 		workers.Go(func() { work(ctx, s.due, s.syncNode, s.complain) })
 	}
-	for range volumeWorkers {
-		workers.Go(func() { work(ctx, s.volumes, s.syncVolume, s.complain) })
+	for range claimWorkers {
+		workers.Go(func() { work(ctx, s.claims, s.provisioner.Sync, s.complain) })
 	}
 	ready()
 	<-ctx.Done()
@@ -180,9 +184,6 @@ func (gates) Enabled(name string) bool {
 func retries[T comparable]() workqueue.TypedRateLimiter[T] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](20*time.Millisecond, 10*time.Second)
 }
-
-// errLater is a failure that is not reported: another client was faster.
-var errLater = errors.New("changed by another client")
 
 // work handles what is in a queue until the queue shuts down. do returns after which time
 // to call it again; 0 is when there is a reason to.
@@ -209,8 +210,8 @@ func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterf
 			}
 		case ctx.Err() == nil:
 			// One failure is not reported: a Pod whose labels have just changed, for
-			// example, cannot be written with the old labels.
-			if errors.Is(err, panics.Err) || !errors.Is(err, errLater) && q.NumRequeues(item) > 0 {
+			// example, cannot be written with the old labels. Nor is another client that was faster.
+			if errors.Is(err, panics.Err) || !apierrors.IsConflict(err) && q.NumRequeues(item) > 0 {
 				complain(err)
 			}
 			q.AddRateLimited(item)

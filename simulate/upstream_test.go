@@ -77,29 +77,13 @@ func constants(t *testing.T, path string, name *regexp.Regexp) map[string]string
 	return all
 }
 
-// words returns the strings in the package's own files, and the names after a dot.
+// words returns the strings in the files of the simulation, and the names after a dot.
 func words(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
-	inspect(t, func(n ast.Node) {
-		switch n := n.(type) {
-		case *ast.BasicLit:
-			value, _ := strconv.Unquote(n.Value)
-			all[value] = true
-		case *ast.SelectorExpr: // events.KillingContainer, corev1.NodeReady
-			all[n.Sel.Name] = true
-		}
-	})
-	return all
-}
-
-func inspect(t *testing.T, see func(ast.Node)) {
-	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range files {
+	own, _ := filepath.Glob("*.go")
+	volumes, _ := filepath.Glob("volumes/*.go")
+	for _, path := range append(own, volumes...) {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
@@ -107,6 +91,16 @@ func inspect(t *testing.T, see func(ast.Node)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ast.Inspect(file, func(n ast.Node) bool { see(n); return true })
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				value, _ := strconv.Unquote(n.Value)
+				all[value] = true
+			case *ast.SelectorExpr: // events.KillingContainer, corev1.NodeReady
+				all[n.Sel.Name] = true
+			}
+			return true
+		})
 	}
+	return all
 }

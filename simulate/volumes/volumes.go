@@ -1,8 +1,11 @@
-package simulate
+// Package volumes makes, changes and deletes the volumes of simulated nodes, as external-provisioner,
+// external-resizer and a kubelet do together.
+package volumes
 
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,14 +13,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 )
 
-// Provisioner is the provisioner of StorageClasses with simulated volumes. DefaultClass is
-// the class that is made if there is none.
+// Name is the provisioner of StorageClasses with simulated volumes, and the driver of their
+// VolumeAttributesClasses. DefaultClass is the class that is made if there is none.
 const (
-	Provisioner  = Prefix + "volumes"
+	Name         = "simulate.karve/volumes"
 	DefaultClass = "simulated"
 	// driver is the CSI driver of the volumes. It attaches nothing.
 	driver = "simulate.karve"
@@ -31,14 +36,27 @@ const (
 	annIsDefaultClass     = "storageclass.kubernetes.io/is-default-class"
 )
 
-// makeDefaultClass makes the CSI driver, and a StorageClass if the cluster has none.
-func (s *simulation) makeDefaultClass(ctx context.Context) error {
+// Provisioner makes volumes. A caller has a queue of keys, and workers that call Sync.
+type Provisioner struct {
+	// Core and Storage are clients of an administrator.
+	Core, Storage rest.Interface
+	// Claims and Volumes have those of the whole cluster.
+	Claims, Volumes cache.Store
+	// Recorder records what claims are refused.
+	Recorder record.EventRecorder
+
+	mu      sync.Mutex
+	refused map[types.NamespacedName]string // what claims were last refused
+}
+
+// MakeDefaultClass makes the CSI driver, and a StorageClass if the cluster has none.
+func (p *Provisioner) MakeDefaultClass(ctx context.Context) error {
 	csi := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(bool)}}
-	if err := s.storage.Post().Resource("csidrivers").Body(csi).Do(ctx).Error(); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := p.Storage.Post().Resource("csidrivers").Body(csi).Do(ctx).Error(); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create CSI driver %s: %w", driver, err)
 	}
 	classes := &storagev1.StorageClassList{}
-	if err := s.storage.Get().Resource("storageclasses").Do(ctx).Into(classes); err != nil {
+	if err := p.Storage.Get().Resource("storageclasses").Do(ctx).Into(classes); err != nil {
 		return fmt.Errorf("list storage classes: %w", err)
 	}
 	if len(classes.Items) > 0 {
@@ -46,76 +64,78 @@ func (s *simulation) makeDefaultClass(ctx context.Context) error {
 	}
 	class := &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: DefaultClass, Annotations: map[string]string{annIsDefaultClass: "true"}},
-		Provisioner: Provisioner,
+		Provisioner: Name,
 	}
-	err := s.storage.Post().Resource("storageclasses").Body(class).Do(ctx).Error()
+	err := p.Storage.Post().Resource("storageclasses").Body(class).Do(ctx).Error()
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create storage class %s: %w", DefaultClass, err)
 	}
 	return nil
 }
 
-// volumeEvents handles the events of claims and volumes. Only claims have a namespace.
-func (s *simulation) volumeEvents() cache.ResourceEventHandler {
+// Events returns a handler of the events of claims and volumes, which gives the keys of what there is to do to add. Only claims have
+// a namespace.
+func (p *Provisioner) Events(add func(types.NamespacedName)) cache.ResourceEventHandler {
 	look := func(object any) {
 		switch o := object.(type) {
 		case *corev1.PersistentVolumeClaim:
-			if (o.Spec.VolumeName == "" || changes(o)) && o.Annotations[annStorageProvisioner] == Provisioner && o.DeletionTimestamp == nil {
-				s.volumes.Add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+			if (o.Spec.VolumeName == "" || changes(o)) && o.Annotations[annStorageProvisioner] == Name && o.DeletionTimestamp == nil {
+				add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 			}
 		case *corev1.PersistentVolume:
-			if o.Status.Phase == corev1.VolumeReleased && o.Annotations[annProvisionedBy] == Provisioner && o.DeletionTimestamp == nil {
-				s.volumes.Add(types.NamespacedName{Name: o.Name})
+			if o.Status.Phase == corev1.VolumeReleased && o.Annotations[annProvisionedBy] == Name && o.DeletionTimestamp == nil {
+				add(types.NamespacedName{Name: o.Name})
 			}
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, object any) { look(object) }, DeleteFunc: look}
 }
 
-// syncVolume makes the volume of a claim, or deletes one whose claim is gone.
-func (s *simulation) syncVolume(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+// Sync makes or changes the volume of a claim, or deletes a volume whose claim is gone. It returns after which time to call it again; 0 is
+// after the next event.
+func (p *Provisioner) Sync(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	if key.Namespace == "" {
-		object, there, err := s.VolumeInformer.GetStore().GetByKey(key.Name)
+		object, there, err := p.Volumes.GetByKey(key.Name)
 		if err != nil || !there || object.(*corev1.PersistentVolume).Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 			return 0, err
 		}
-		err = s.core.Delete().Resource("persistentvolumes").Name(key.Name).Do(ctx).Error()
+		err = p.Core.Delete().Resource("persistentvolumes").Name(key.Name).Do(ctx).Error()
 		if err != nil && !apierrors.IsNotFound(err) {
 			return 0, fmt.Errorf("delete volume %s: %w", key.Name, err)
 		}
 		return 0, nil
 	}
-	object, there, err := s.ClaimInformer.GetStore().GetByKey(key.String())
+	object, there, err := p.Claims.GetByKey(key.String())
 	if err != nil || !there {
-		s.mu.Lock()
-		delete(s.refused, key)
-		s.mu.Unlock()
+		p.mu.Lock()
+		delete(p.refused, key)
+		p.mu.Unlock()
 		return 0, err
 	}
 	claim := object.(*corev1.PersistentVolumeClaim)
 	if claim.Spec.VolumeName != "" {
-		return s.changeVolume(ctx, claim)
+		return p.changeVolume(ctx, claim)
 	}
 	class := &storagev1.StorageClass{}
 	name := storagehelpers.GetPersistentVolumeClaimClass(claim)
 	if name == "" { // not the volume controller's annotation, but a user's
 		return 0, nil
 	}
-	if err := s.storage.Get().Resource("storageclasses").Name(name).Do(ctx).Into(class); err != nil {
+	if err := p.Storage.Get().Resource("storageclasses").Name(name).Do(ctx).Into(class); err != nil {
 		return 0, fmt.Errorf("read the class of claim %s: %w", key, err)
 	}
-	if class.Provisioner != Provisioner {
+	if class.Provisioner != Name {
 		return 0, nil
 	}
-	switch why, err := s.waitsFor(ctx, claim); {
+	switch why, err := p.waitsFor(ctx, claim); {
 	case err != nil:
 		return 0, err
 	case why != "":
-		s.refuse(claim, "ProvisioningFailed", fmt.Sprintf("failed to provision volume with StorageClass %q: %s", name, why))
+		p.refuse(claim, "ProvisioningFailed", fmt.Sprintf("failed to provision volume with StorageClass %q: %s", name, why))
 		return volumePoll, nil
 	}
 	volume := volumeOf(claim, class)
-	err = s.core.Post().Resource("persistentvolumes").Body(volume).Do(ctx).Error()
+	err = p.Core.Post().Resource("persistentvolumes").Body(volume).Do(ctx).Error()
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return 0, fmt.Errorf("create the volume of claim %s: %w", key, err)
 	}
@@ -126,7 +146,7 @@ func (s *simulation) syncVolume(ctx context.Context, key types.NamespacedName) (
 func volumeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	name := "pvc-" + string(claim.UID)
 	v := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{annProvisionedBy: Provisioner}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{annProvisionedBy: Name}},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:    corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
 			AccessModes: claim.Spec.AccessModes, VolumeMode: claim.Spec.VolumeMode, VolumeAttributesClassName: claim.Spec.VolumeAttributesClassName,

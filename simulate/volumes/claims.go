@@ -1,4 +1,4 @@
-package simulate
+package volumes
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // ExpandAfter is the annotation of a claim that says how long its expansion takes.
-const ExpandAfter = Prefix + "expand-after"
+const ExpandAfter = "simulate.karve/expand-after"
 
 // volumePoll is how often a claim that waits for something is looked at.
 const volumePoll = 2 * time.Second
@@ -37,11 +37,11 @@ func modifies(claim *corev1.PersistentVolumeClaim) bool {
 }
 
 // waitsFor returns what a claim waits for, or why it gets no volume; nothing: it can get one.
-func (s *simulation) waitsFor(ctx context.Context, claim *corev1.PersistentVolumeClaim) (why string, err error) {
+func (p *Provisioner) waitsFor(ctx context.Context, claim *corev1.PersistentVolumeClaim) (why string, err error) {
 	if claim.Spec.Selector != nil {
 		return "claim Selector is not supported", nil
 	}
-	if why, err := s.attributesClass(ctx, claim); why != "" || err != nil {
+	if why, err := p.attributesClass(ctx, claim); why != "" || err != nil {
 		return why, err
 	}
 	from := claim.Spec.DataSourceRef
@@ -51,14 +51,14 @@ func (s *simulation) waitsFor(ctx context.Context, claim *corev1.PersistentVolum
 	at := types.NamespacedName{Namespace: ptr.Deref(from.Namespace, claim.Namespace), Name: from.Name}
 	switch group := ptr.Deref(from.APIGroup, ""); {
 	case group == "" && from.Kind == "PersistentVolumeClaim":
-		object, there, err := s.ClaimInformer.GetStore().GetByKey(at.String())
+		object, there, err := p.Claims.GetByKey(at.String())
 		if err != nil || there && object.(*corev1.PersistentVolumeClaim).Status.Phase == corev1.ClaimBound {
 			return "", err
 		}
 		return fmt.Sprintf("claim in dataSource %s is not bound", at), nil
 	case group == "snapshot.storage.k8s.io" && from.Kind == "VolumeSnapshot":
 		var snapshot struct{ Status struct{ ReadyToUse bool } }
-		body, err := s.core.Get().AbsPath("/apis/snapshot.storage.k8s.io/v1/namespaces", at.Namespace, "volumesnapshots", at.Name).
+		body, err := p.Core.Get().AbsPath("/apis/snapshot.storage.k8s.io/v1/namespaces", at.Namespace, "volumesnapshots", at.Name).
 			SetHeader("Accept", "application/json").Do(ctx).Raw()
 		if err == nil {
 			err = json.Unmarshal(body, &snapshot)
@@ -73,54 +73,57 @@ func (s *simulation) waitsFor(ctx context.Context, claim *corev1.PersistentVolum
 }
 
 // attributesClass returns what is wrong with a claim's VolumeAttributesClass.
-func (s *simulation) attributesClass(ctx context.Context, claim *corev1.PersistentVolumeClaim) (why string, err error) {
+func (p *Provisioner) attributesClass(ctx context.Context, claim *corev1.PersistentVolumeClaim) (why string, err error) {
 	name := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
 	if name == "" {
 		return "", nil
 	}
 	class := &storagev1.VolumeAttributesClass{}
-	switch err := s.storage.Get().Resource("volumeattributesclasses").Name(name).Do(ctx).Into(class); {
+	switch err := p.Storage.Get().Resource("volumeattributesclasses").Name(name).Do(ctx).Into(class); {
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("VolumeAttributesClass %q not found", name), nil
 	case err != nil:
 		return "", fmt.Errorf("read VolumeAttributesClass %s: %w", name, err)
-	case class.DriverName != Provisioner:
-		return fmt.Sprintf("VolumeAttributesClass %q is of driver %s, not %s", name, class.DriverName, Provisioner), nil
+	case class.DriverName != Name:
+		return fmt.Sprintf("VolumeAttributesClass %q is of driver %s, not %s", name, class.DriverName, Name), nil
 	}
 	return "", nil
 }
 
 // refuse records, once, why a claim does not get what it wants.
-func (s *simulation) refuse(claim *corev1.PersistentVolumeClaim, reason, message string) {
-	s.mu.Lock()
+func (p *Provisioner) refuse(claim *corev1.PersistentVolumeClaim, reason, message string) {
+	p.mu.Lock()
 	key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
-	told := s.refused[key] == message
-	s.refused[key] = message
-	s.mu.Unlock()
+	told := p.refused[key] == message
+	if p.refused == nil {
+		p.refused = map[types.NamespacedName]string{}
+	}
+	p.refused[key] = message
+	p.mu.Unlock()
 	if !told {
-		s.recorder(Provisioner, "").Event(claim, corev1.EventTypeWarning, reason, message)
+		p.Recorder.Event(claim, corev1.EventTypeWarning, reason, message)
 	}
 }
 
 // changeVolume changes the volume of a bound claim, one step at a time, as external-resizer and the kubelet do.
-func (s *simulation) changeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) (time.Duration, error) {
+func (p *Provisioner) changeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) (time.Duration, error) {
 	status := claim.Status.DeepCopy()
 	takes, err := expandAfter(claim)
 	switch {
 	case err != nil:
-		s.refuse(claim, "VolumeResizeFailed", err.Error())
+		p.refuse(claim, "VolumeResizeFailed", err.Error())
 		return 0, nil
 	case modifies(claim):
-		why, err := s.attributesClass(ctx, claim)
+		why, err := p.attributesClass(ctx, claim)
 		if err != nil {
 			return 0, err
 		}
 		if why != "" {
 			status.ModifyVolumeStatus = &corev1.ModifyVolumeStatus{TargetVolumeAttributesClassName: *claim.Spec.VolumeAttributesClassName, Status: corev1.PersistentVolumeClaimModifyVolumePending}
-			s.refuse(claim, "VolumeModifyFailed", why)
-			return volumePoll, s.writeClaim(ctx, claim, status)
+			p.refuse(claim, "VolumeModifyFailed", why)
+			return volumePoll, p.writeClaim(ctx, claim, status)
 		}
-		if err := s.patchVolume(ctx, claim, map[string]any{"volumeAttributesClassName": *claim.Spec.VolumeAttributesClassName}); err != nil {
+		if err := p.patchVolume(ctx, claim, map[string]any{"volumeAttributesClassName": *claim.Spec.VolumeAttributesClassName}); err != nil {
 			return 0, err
 		}
 		status.ModifyVolumeStatus, status.CurrentVolumeAttributesClassName = nil, claim.Spec.VolumeAttributesClassName
@@ -138,7 +141,7 @@ func (s *simulation) changeVolume(ctx context.Context, claim *corev1.PersistentV
 				return left, nil
 			}
 			allocated := status.AllocatedResources[corev1.ResourceStorage]
-			if err := s.patchVolume(ctx, claim, map[string]any{"capacity": corev1.ResourceList{corev1.ResourceStorage: allocated}}); err != nil {
+			if err := p.patchVolume(ctx, claim, map[string]any{"capacity": corev1.ResourceList{corev1.ResourceStorage: allocated}}); err != nil {
 				return 0, err
 			}
 			expansion(status, corev1.PersistentVolumeClaimFileSystemResizePending,
@@ -147,7 +150,7 @@ func (s *simulation) changeVolume(ctx context.Context, claim *corev1.PersistentV
 	default:
 		return 0, nil
 	}
-	return 0, s.writeClaim(ctx, claim, status)
+	return 0, p.writeClaim(ctx, claim, status)
 }
 
 // expansion sets how far an expansion is.
@@ -175,10 +178,10 @@ func expandAfter(claim *corev1.PersistentVolumeClaim) (time.Duration, error) {
 	return d, nil
 }
 
-func (s *simulation) patchVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim, spec map[string]any) error {
+func (p *Provisioner) patchVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim, spec map[string]any) error {
 	body, err := json.Marshal(map[string]any{"spec": spec})
 	if err == nil {
-		err = s.core.Patch(types.MergePatchType).Resource("persistentvolumes").Name(claim.Spec.VolumeName).Body(body).Do(ctx).Error()
+		err = p.Core.Patch(types.MergePatchType).Resource("persistentvolumes").Name(claim.Spec.VolumeName).Body(body).Do(ctx).Error()
 	}
 	if err != nil {
 		return fmt.Errorf("change volume %s: %w", claim.Spec.VolumeName, err)
@@ -187,13 +190,10 @@ func (s *simulation) patchVolume(ctx context.Context, claim *corev1.PersistentVo
 }
 
 // writeClaim writes a claim's status with the resourceVersion that was read.
-func (s *simulation) writeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, status *corev1.PersistentVolumeClaimStatus) error {
+func (p *Provisioner) writeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, status *corev1.PersistentVolumeClaimStatus) error {
 	next := &corev1.PersistentVolumeClaim{TypeMeta: claim.TypeMeta, ObjectMeta: claim.ObjectMeta, Spec: claim.Spec, Status: *status}
-	err := s.core.Put().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).SubResource("status").Body(next).Do(ctx).Error()
-	switch {
-	case apierrors.IsConflict(err):
-		return errLater
-	case err != nil && !apierrors.IsNotFound(err):
+	err := p.Core.Put().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).SubResource("status").Body(next).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write status of claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	return nil
