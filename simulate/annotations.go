@@ -27,7 +27,8 @@ const (
 	RunFor         = Prefix + "run-for"             // duration after which the container ends, or forever
 	ExitCode       = Prefix + "exit-code"           // its exit code
 	ExitReason     = Prefix + "exit-reason"         // its reason, such as OOMKilled
-	Fails          = Prefix + "fails"               // how often it fails before it succeeds; failed Pods of the same controller (and index) count
+	Fails          = Prefix + "fails"               // how often it fails before it succeeds, where failed Pods of the same controller (and index) count; or how often in a hundred times
+	Seed           = Prefix + "seed"                // what chance depends on: of ranges of durations, and of Fails; only for the whole Pod
 	CrashLoop      = Prefix + "crash-loop"          // true: it ends with 1 again and again
 	BackOff        = Prefix + "back-off"            // duration of the first back-off, at least leastBackOff; it doubles
 	ReadyAfter     = Prefix + "ready-after"         // duration from its start until it is ready
@@ -79,7 +80,9 @@ const (
 type script struct {
 	pullError     bool
 	startError    string
-	fails         int32         // so often, before it does what it usually does
+	fails         int32  // so often, before it does what it usually does
+	chance        uint64 // so often in a hundred times instead
+	draw          func(n uint64, attempt int32) uint64
 	usual         time.Duration // how long it runs then
 	runFor        time.Duration // or forever
 	exitCode      int32
@@ -100,7 +103,7 @@ type podScript struct {
 	containers            map[string]script
 }
 
-var podOnly = []string{StartDelay, StopAfter, MountError, Events, Listen}
+var podOnly = []string{StartDelay, StopAfter, MountError, Events, Seed, Listen}
 var ofContainers = []string{ImagePullError, StartError, RunFor, ExitCode, ExitReason, Fails, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, TerminationMsg, Logs, Exec, CPUUsage, MemoryUsage, CPULoad, MemoryLoad}
 
 // podNames and nodeNames are all annotations of a Pod and of a Node.

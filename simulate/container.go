@@ -79,9 +79,13 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 	return status
 }
 
-// attempt returns what a container does this time, if it fails some times before it succeeds.
+// attempt returns what a container does this time, if it fails some times.
 func (l *life) attempt(s script, restarts int32) script {
-	if s.fails > 0 && restarts+l.failed() >= s.fails {
+	if s.fails == 0 && s.chance == 0 {
+		return s
+	}
+	attempt := restarts + l.failed()
+	if s.fails > 0 && attempt >= s.fails || s.chance > 0 && s.draw(100, attempt) >= s.chance {
 		s.exitCode, s.exitReason, s.runFor = 0, "", s.usual
 	}
 	return s

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,8 +23,9 @@ const mountFailed = "Unable to attach or mount volumes: "
 // event is one that a kubelet records.
 type event struct{ kind, reason, message string }
 
-// eventsOf returns the events of a change of a Pod's status: warnings, and with all also the kubelet's normal ones.
-func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool) (found []event) {
+// eventsOf returns the events of a change of a Pod's status: warnings, and with all also the kubelet's normal ones. A Pod that has to wait
+// pulls its images for so long.
+func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool, pull time.Duration) (found []event) {
 	was := &p.Status
 	add := func(kind, reason, format string, args ...any) {
 		if all || kind == corev1.EventTypeWarning {
@@ -37,7 +39,11 @@ func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool) (found []event) {
 			old = &corev1.ContainerStatus{}
 		}
 		if c.State.Running != nil && (old.State.Running == nil || old.ContainerID != c.ContainerID) {
-			add(corev1.EventTypeNormal, events.PulledImage, "Container image %q already present on machine", c.Image)
+			if pull > 0 && c.RestartCount == 0 {
+				add(corev1.EventTypeNormal, events.PulledImage, "Successfully pulled image %q in %v (%[2]v including waiting). Image size: 0 bytes.", c.Image, pull)
+			} else {
+				add(corev1.EventTypeNormal, events.PulledImage, "Container image %q already present on machine", c.Image)
+			}
 			add(corev1.EventTypeNormal, events.CreatedContainer, "Container created")
 			add(corev1.EventTypeNormal, events.StartedContainer, "Container started")
 		}
@@ -55,7 +61,11 @@ func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool) (found []event) {
 			case reasonPullBackOff:
 				add(corev1.EventTypeNormal, events.BackOffPullImage, "%s", waiting.Message)
 				add(corev1.EventTypeWarning, events.FailedToPullImage, "Error: %s", reasonPullBackOff)
-			case reasonCreating, reasonInitializing, reasonRestartAll, reasonAnnotation:
+			case reasonCreating:
+				if pull > 0 && waiting.Message == "" {
+					add(corev1.EventTypeNormal, events.PullingImage, "Pulling image %q", c.Image)
+				}
+			case reasonInitializing, reasonRestartAll, reasonAnnotation:
 			default:
 				add(corev1.EventTypeWarning, events.FailedToStartContainer, "Error: %s", waiting.Message)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,14 +35,14 @@ func play(t *testing.T, p *corev1.Pod, most time.Duration, forgetful bool) (seen
 		if forgetful {
 			times = map[string]time.Time{}
 		}
-		l := &life{pod: p, now: now, times: times, hosts: []corev1.HostIP{{IP: "198.18.0.1"}}, addrs: []corev1.PodIP{{IP: "100.64.0.2"}}}
+		l := &life{pod: p, now: now, times: times, hosts: []corev1.HostIP{{IP: "198.18.0.1"}}, addrs: []corev1.PodIP{{IP: "100.64.0.2"}}, failed: func() int32 { return 0 }}
 		l.script, l.wrong = readScript(p, Defaults{})
 		status := l.advance()
 		if !equality.Semantic.DeepEqual(status, p.Status) {
 			seen = append(seen, fmt.Sprintf("%v %s", now.Sub(began).Round(100*time.Millisecond), summary(&status)))
 		}
 		p.Status = status
-		again := &life{pod: p, now: now, times: times, hosts: l.hosts, addrs: l.addrs, script: l.script, wrong: l.wrong}
+		again := &life{pod: p, now: now, times: times, hosts: l.hosts, addrs: l.addrs, script: l.script, wrong: l.wrong, failed: l.failed}
 		if second := again.advance(); !equality.Semantic.DeepEqual(second, status) {
 			t.Fatalf("a second look at the same time: got %s, want nothing new after %s", summary(&second), summary(&status))
 		}
@@ -184,5 +185,41 @@ func TestWrongAnnotations(t *testing.T) {
 	}
 	if _, err := readScript(newPod(corev1.RestartPolicyAlways, CrashLoop, "false", RunFor, "forever", ExitCode+".main", "0", "other.example/run-for", "x"), Defaults{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Chance is the same again with the same seed, and another with another.
+func TestChanceComesFromTheSeed(t *testing.T) {
+	outcomes := func(seed string) (all []string) {
+		for i := range 200 {
+			p := newPod(corev1.RestartPolicyNever, Seed, seed, Fails, "25%", RunFor, "10s..20s")
+			p.Name = fmt.Sprintf("web-%d", i)
+			seen := play(t, p, time.Minute, i%2 == 0)
+			all = append(all, fmt.Sprint(seen[len(seen)-1]))
+		}
+		return all
+	}
+	first, other := outcomes("1"), outcomes("2")
+	failed := 0
+	for _, o := range first {
+		if strings.Contains(o, "main=Error") {
+			failed++
+		}
+	}
+	if again := outcomes("1"); !slices.Equal(first, again) || slices.Equal(first, other) || failed < 20 || failed > 80 {
+		t.Errorf("got %d of 200 failed, and the same again: %v, and with another seed: %v", failed, slices.Equal(first, again), slices.Equal(first, other))
+	}
+	tasks := func(pod string) string {
+		p := newPod(corev1.RestartPolicyNever, RunFor, "1s..1h", batchv1.JobCompletionIndexAnnotation, "3")
+		p.Name, p.OwnerReferences = pod, []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "all", Controller: new(bool)}}
+		*p.OwnerReferences[0].Controller = true
+		s, err := readScript(p, Defaults{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.containers["main"].runFor.String()
+	}
+	if one, two := tasks("all-3-abcde"), tasks("all-3-fghij"); one != two {
+		t.Errorf("Pods of one index run for %s and %s", one, two)
 	}
 }

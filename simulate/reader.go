@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // reader reads the annotations of one container after the other, and keeps the first error.
@@ -16,6 +19,7 @@ type reader struct {
 	where       func(name string) string
 	container   string
 	whole       bool // the Pod's annotations apply to this container
+	pod         *corev1.Pod
 	err         error
 }
 
@@ -24,7 +28,28 @@ func newReader(pod *corev1.Pod, defaults Defaults) (*reader, error) {
 		return nil, err
 	}
 	annotations, where, err := defaults.with(pod)
-	return &reader{annotations: annotations, where: where}, err
+	return &reader{annotations: annotations, where: where, pod: pod}, err
+}
+
+// lasting returns what a Pod is called in each run of the same test, as far as its controller gives it no random name.
+func lasting(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	switch index := pod.Annotations[batchv1.JobCompletionIndexAnnotation]; {
+	case owner == nil:
+		return pod.Name
+	case index != "":
+		return owner.Name + "/" + index
+	case owner.Kind == "DaemonSet":
+		return owner.Name + "/" + pod.Spec.NodeName
+	default:
+		return pod.Name
+	}
+}
+
+// draw returns a number below n, the same for the same seed, Pod, container and purpose.
+func (r *reader) draw(n uint64, purpose string) uint64 {
+	drawn, _ := strconv.ParseUint(strings.TrimPrefix(hash(r.annotations[Seed], r.pod.Namespace, lasting(r.pod), r.container, purpose), "sha256:")[:16], 16, 64)
+	return drawn % n
 }
 
 // isReason fits the API's reasons, and nothing.
@@ -49,11 +74,16 @@ func (r *reader) script(usual time.Duration) script {
 	r.quantity(MemoryUsage, idleMemory)
 	r.quantity(CPULoad, idleCPU)
 	r.quantity(MemoryLoad, idleMemory)
-	s.fails, s.usual = int32(r.number(Fails, 0, 1<<30)), usual
+	s.usual = usual
+	s.fails, s.chance = r.failures()
+	if s.chance > 0 {
+		at := *r // for this container
+		s.draw = func(n uint64, attempt int32) uint64 { return at.draw(n, fmt.Sprint(Fails, attempt)) }
+	}
 	crash := r.truth(CrashLoop)
 	if s.exitCode = int32(r.number(ExitCode, 0, 255)); r.text(ExitCode) != "" {
 		usual = shortRun
-	} else if s.fails > 0 {
+	} else if s.fails > 0 || s.chance > 0 {
 		s.exitCode, usual = 1, shortRun
 	} else if crash {
 		s.exitCode = 1
@@ -107,14 +137,36 @@ func (r *reader) number(name string, from, to int64) int64 {
 	return n
 }
 
+// failures returns the value of Fails: a number, or a percentage.
+func (r *reader) failures() (times int32, chance uint64) {
+	percent, ok := strings.CutSuffix(r.text(Fails), "%")
+	if !ok {
+		return int32(r.number(Fails, 0, 1<<30)), 0
+	}
+	chance, err := strconv.ParseUint(percent, 10, 64)
+	if err != nil || chance > 100 {
+		r.fail(Fails, percent+"%", "a percentage from 0% to 100%")
+	}
+	return 0, chance
+}
+
 func (r *reader) duration(name string, usual time.Duration) time.Duration {
 	v := r.text(name)
 	if v == "" {
 		return usual
 	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d < 0 {
-		r.fail(name, v, "a duration such as 30s or 500ms")
+	least, most, isRange := strings.Cut(v, "..")
+	d, err := time.ParseDuration(least)
+	to := d
+	if isRange && err == nil {
+		to, err = time.ParseDuration(most)
+	}
+	if err != nil || d < 0 || to < d {
+		r.fail(name, v, "a duration such as 30s or 500ms, or a range such as 1s..5s")
+		return usual
+	}
+	if to > d {
+		d += time.Duration(r.draw(uint64(to-d), name))
 	}
 	return d
 }

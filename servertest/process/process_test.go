@@ -158,6 +158,39 @@ func (f *fatal) Fatal(args ...any) {
 
 func (f *fatal) Helper() {}
 
+// A test's faults apply to Pods and nodes that are there, and end again.
+func TestSimulatedFaults(t *testing.T) {
+	cluster := process.Start(t, process.Nodes(1))
+	namespace, ctx := cluster.Namespace(t), t.Context()
+	cluster.SimulatePods(t, namespace, "fails=100%", "run-for=10ms..20ms", "seed=7")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "c"}}}}
+	if _, err := cluster.Client().CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Eventually(t, "the Pod fails", func() error {
+		got, err := cluster.Client().CoreV1().Pods(namespace).Get(ctx, "a", metav1.GetOptions{})
+		if err == nil && got.Status.Phase != corev1.PodFailed {
+			err = fmt.Errorf("its phase is %s", got.Status.Phase)
+		}
+		return err
+	})
+	for annotation, want := range map[string]corev1.ConditionStatus{"not-ready=true": corev1.ConditionFalse, "not-ready=": corev1.ConditionTrue} {
+		cluster.SimulateNode(t, "simulated-0", annotation)
+		cluster.Eventually(t, "the node's condition Ready is "+string(want), func() error {
+			got, err := cluster.Client().CoreV1().Nodes().Get(ctx, "simulated-0", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range got.Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status != want {
+					return fmt.Errorf("it is %s: %s", c.Status, c.Message)
+				}
+			}
+			return nil
+		})
+	}
+}
+
 func TestAStartThatFails(t *testing.T) {
 	for _, test := range []struct{ options, want string }{
 		{"--secure-prot=1", "did you mean --secure-port?"},
