@@ -47,8 +47,8 @@ func TestSimulatedNodes(t *testing.T) {
 			"listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
 			"end of a Pod": testSimulatedEnd, "content": testSimulatedContent, "faults": testSimulatedFaults, "resize": testSimulatedResize,
 			"restart of all containers": testSimulatedRestartAll, "claims": testSimulatedClaims, "wrong annotations": testSimulatedMistakes,
-			"a user's node": testSimulatedUsersNode,
-			"node down":     testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
+			"a user's node": testSimulatedUsersNode, "a metrics-server": testSimulatedMetricsStay,
+			"node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -15,10 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/remotecommand"
+	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/utils/exec"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/simulate"
 	"github.com/karve-k8s/karve/simulate/volumes"
 )
@@ -354,4 +357,60 @@ func testSimulatedUsersNode(t *testing.T, c *cluster) {
 	if _, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); wantNotFound(err) != nil {
 		t.Errorf("the deleted Node: got %v, want it to be gone", err)
 	}
+}
+
+// A chart's metrics-server does not take the metrics away, nor does its removal.
+func testSimulatedMetricsStay(t *testing.T, c *cluster) {
+	client, err := aggregator.NewForConfig(c.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := client.ApiregistrationV1().APIServices()
+	const name = "v1beta1.metrics.k8s.io"
+	stays := func(what string, not types.UID) {
+		t.Helper()
+		eventually.Nil(t, what+", the APIService is the server's", func() error {
+			o, err := services.Get(t.Context(), name, metav1.GetOptions{})
+			if err == nil && (o.Spec.Service != nil || o.UID == not) {
+				err = fmt.Errorf("got %+v", o)
+			}
+			return err
+		})
+		eventually.Nil(t, what+", nodes have metrics", func() error {
+			return c.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/nodes").Do(t.Context()).Error()
+		})
+	}
+	service := `{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"labels":{"k8s-app":"metrics-server"}},"spec":{"insecureSkipTLSVerify":true,"service":{"name":"metrics-server","namespace":"kube-system"}}}`
+	amend(t, services, name, types.MergePatchType, service)
+	stays("applied", "")
+	o, err := services.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := services.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stays("deleted", o.UID)
+}
+
+// A start without simulated nodes says that some are left, and leaves no API behind that nobody serves.
+func TestNodesOfAnEarlierStart(t *testing.T) {
+	dir := t.TempDir()
+	once(t, dir, func(config *server.Config) { config.SimulateNodes = 2 }, func(*cluster) {})
+	once(t, dir, nil, func(c *cluster) {
+		eventually.Nil(t, "a notice", func() error {
+			got, err := control.New(dir).Notices(t.Context())
+			if err == nil && (len(got) != 1 || !strings.HasPrefix(got[0], "2 simulated nodes of an earlier start")) {
+				err = fmt.Errorf("got %q", got)
+			}
+			return err
+		})
+		eventually.Nil(t, "no metrics.k8s.io", func() error {
+			groups, err := c.Discovery().ServerGroups()
+			if err == nil && slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "metrics.k8s.io" }) {
+				err = errors.New("it is in the discovery")
+			}
+			return err
+		})
+	})
 }

@@ -8,16 +8,10 @@ import (
 	"sync"
 
 	"github.com/sirupsen/logrus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
-	aggregatorinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
-	"k8s.io/metrics/pkg/apis/metrics"
 	netutils "k8s.io/utils/net"
 
 	"github.com/karve-k8s/karve/certs"
@@ -141,35 +135,4 @@ func (s *controlPlane) noticeSimulated(ctx context.Context, client kubernetes.In
 	if err == nil && len(left.Items) > 0 {
 		s.notice(fmt.Sprintf("%d simulated nodes of an earlier start are still there, and nothing runs on them. Start with --simulate-nodes, or remove them: kubectl delete node -l %s", len(left.Items), simulate.NodeLabel))
 	}
-}
-
-// keepMetrics keeps metrics.k8s.io with this server until ctx ends. A metrics-server, which the manifests of many platforms contain, would
-// take it away, and finds no kubelet that it can reach.
-func (s *simulation) keepMetrics(ctx context.Context, config *rest.Config) error {
-	client, err := aggregator.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("create client: %w", err)
-	}
-	name := "v1beta1." + metrics.GroupName
-	factory := aggregatorinformers.NewSharedInformerFactoryWithOptions(client, 0, aggregatorinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = "metadata.name=" + name
-	}))
-	keep := func(object any) {
-		o, ok := object.(*apiregistrationv1.APIService)
-		if !ok || o.Spec.Service == nil {
-			return
-		}
-		o = o.DeepCopy()
-		s.config.Log.Warnf("simulated nodes: the APIService %s named the Service %s/%s: this server goes on to serve it, because no other program can reach the nodes", name, o.Spec.Service.Namespace, o.Spec.Service.Name)
-		o.Spec.Service, o.Spec.CABundle, o.Spec.InsecureSkipTLSVerify = nil, nil, false
-		if _, err := client.ApiregistrationV1().APIServices().Update(ctx, o, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) {
-			s.config.Log.Warnf("simulated nodes: keep APIService %s: %v", name, err)
-		}
-	}
-	handler := cache.ResourceEventHandlerFuncs{AddFunc: keep, UpdateFunc: func(_, object any) { keep(object) }}
-	if _, err := factory.Apiregistration().V1().APIServices().Informer().AddEventHandler(handler); err != nil {
-		return fmt.Errorf("watch: %w", err)
-	}
-	factory.StartWithContext(ctx)
-	return nil
 }

@@ -51,13 +51,13 @@ func (s *simulation) content(ctx context.Context, namespace string, ref contentR
 	return object.Data[ref.key], nil
 }
 
-// scriptOf returns a Pod and what one of its containers does.
-func (s *simulation) scriptOf(key types.NamespacedName, container string) (*corev1.Pod, script, error) {
-	object, there, err := s.PodInformer.GetStore().GetByKey(key.String())
-	if err != nil || !there {
-		return nil, script{}, fmt.Errorf("pod %s not found", key)
+// scriptOf returns a Pod and what one of its containers does. It asks the API server, because the informer may not have seen yet
+// what the client has.
+func (s *simulation) scriptOf(ctx context.Context, key types.NamespacedName, container string) (*corev1.Pod, script, error) {
+	p := &corev1.Pod{}
+	if err := s.core.Get().Namespace(key.Namespace).Resource("pods").Name(key.Name).Do(ctx).Into(p); err != nil {
+		return nil, script{}, err
 	}
-	p := object.(*corev1.Pod)
 	all, err := readScript(p, s.Defaults)
 	return p, all.containers[container], err
 }
@@ -90,7 +90,7 @@ func logsRefused(p *corev1.Pod, container string, previous bool) error {
 // logs answers a request for a container's logs: with a ConfigMap's text, or with one line that says that nothing runs. With follow
 // it ends when the container does.
 func (s *simulation) logs(w http.ResponseWriter, r *http.Request, key types.NamespacedName, container string) {
-	p, of, err := s.scriptOf(key, container)
+	p, of, err := s.scriptOf(r.Context(), key, container)
 	if p == nil {
 		respond(w, http.StatusNotFound, err.Error())
 		return
@@ -166,7 +166,7 @@ type answer struct {
 
 // answerOf returns the first answer of a ConfigMap that fits a command; nil: none does.
 func (s *simulation) answerOf(ctx context.Context, key types.NamespacedName, container string, command []string) (*answer, error) {
-	_, of, err := s.scriptOf(key, container)
+	_, of, err := s.scriptOf(ctx, key, container)
 	if err != nil || of.exec == (contentRef{}) {
 		return nil, err
 	}
