@@ -112,7 +112,7 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Connect: s.schedulerConnection, Blocked: s.start.Blocked(schedulerPart)})
 	}
 	if p.SimulateNodes > 0 {
-		s.simulation = newSimulation(p, s.simulationConnection)
+		s.simulation = newSimulation(p, s.notice, s.simulationConnection)
 	}
 	if p.ssh != nil {
 		s.tunnels = &sshTunnels{sshPlan: p.ssh, dataDir: p.DataDir, log: p.Log, certificates: s.certificates.Store, connect: s.sshConnection}
@@ -140,9 +140,12 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 
 // notice tells the log and karve status what a user should know.
 func (s *controlPlane) notice(text string) {
-	all := append(slices.Clone(*s.notices.Load()), text)
-	s.notices.Store(&all)
 	s.Log.Warn(text)
+	for was := s.notices.Load(); !slices.Contains(*was, text); was = s.notices.Load() {
+		if all := append(slices.Clone(*was), text); s.notices.CompareAndSwap(was, &all) {
+			return
+		}
+	}
 }
 
 // parts returns the parts in the order in which they start. They stop in reverse order:

@@ -179,6 +179,9 @@ func (s *controlPlane) setReadyChecks(c *apiserver.Config) {
 	if s.scheduling != nil {
 		add("scheduler", s.scheduling.Check)
 	}
+	if s.simulation != nil {
+		add("simulated-nodes", func(*http.Request) error { return s.start.Reason(simulationPart) })
+	}
 	add("certificates", func(*http.Request) error { return s.certificates.Check(time.Now(), s.TLSCertFile) })
 	if engine := s.storage.Connection().Engine; engine != nil {
 		add("datastore-writes", func(*http.Request) error { return engine.Writable() })

@@ -296,9 +296,14 @@ func testSimulatedClaims(t *testing.T, c *cluster) {
 			t.Fatal(err)
 		}
 	}
-	want("data", "is being resized", func(p *corev1.PersistentVolumeClaim) bool { return len(p.Status.Conditions) > 0 })
+	resizes := func(p *corev1.PersistentVolumeClaim) bool {
+		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+			return c.Type == corev1.PersistentVolumeClaimResizing || c.Type == corev1.PersistentVolumeClaimFileSystemResizePending
+		})
+	}
+	want("data", "is being resized", resizes)
 	want("data", "has grown and changed", func(p *corev1.PersistentVolumeClaim) bool {
-		return p.Status.Capacity.Storage().String() == "2Gi" && len(p.Status.Conditions) == 0 && ptr.Deref(p.Status.CurrentVolumeAttributesClassName, "") == "gold-"+ns
+		return p.Status.Capacity.Storage().String() == "2Gi" && !resizes(p) && ptr.Deref(p.Status.CurrentVolumeAttributesClassName, "") == "gold-"+ns
 	})
 }
 
@@ -376,8 +381,14 @@ func testSimulatedMetricsStay(t *testing.T, c *cluster) {
 			}
 			return err
 		})
-		eventually.Nil(t, what+", nodes have metrics", func() error {
-			return c.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/nodes").Do(t.Context()).Error()
+		eventually.Nil(t, what+", discovery has the nodes' metrics", func() error {
+			_, all, err := c.Discovery().ServerGroupsAndResources() // which the deletion of a namespace asks, too
+			if err == nil && !slices.ContainsFunc(all, func(l *metav1.APIResourceList) bool {
+				return l.GroupVersion == "metrics.k8s.io/v1beta1" && len(l.APIResources) > 0
+			}) {
+				err = errors.New("it has none")
+			}
+			return err
 		})
 	}
 	service := `{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"labels":{"k8s-app":"metrics-server"}},"spec":{"insecureSkipTLSVerify":true,"service":{"name":"metrics-server","namespace":"kube-system"}}}`
@@ -413,4 +424,38 @@ func TestNodesOfAnEarlierStart(t *testing.T) {
 			return err
 		})
 	})
+}
+
+// A Node with the name of a simulated one is taken over, unless a kubelet reports for it. If no simulated node is left, the server is not
+// ready, and says why.
+func TestSimulatedNamesOfOtherNodes(t *testing.T) {
+	dir := t.TempDir()
+	once(t, dir, nil, func(c *cluster) {
+		create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "simulated-0"},
+			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{ContainerRuntimeVersion: "containerd://2.0"}}})
+		create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "simulated-1"}})
+	})
+	const kubelet = "node simulated-0 exists and is not simulated: a kubelet of containerd://2.0 reports for it"
+	once(t, dir, func(config *server.Config) { config.SimulateGroups = []string{"2,zone=a,cpu=4"} }, func(c *cluster) {
+		eventually.Nil(t, "simulated-1 is a whole node", func() error {
+			n, err := c.CoreV1().Nodes().Get(t.Context(), "simulated-1", metav1.GetOptions{})
+			if err == nil && (!simulate.IsNode(n) || n.Labels[corev1.LabelTopologyZone] != "a" || n.Status.Capacity.Cpu().String() != "4" || n.Spec.PodCIDR == "" || n.Labels[corev1.LabelHostname] == "") {
+				err = fmt.Errorf("got %+v", n)
+			}
+			return err
+		})
+		if all, err := control.New(dir).Notices(t.Context()); err != nil || len(all) != 1 || !strings.Contains(all[0], kubelet) {
+			t.Errorf("notices: got %q and %v, want %s", all, err, kubelet)
+		}
+	})
+	c, ready := startBlocked(t, dir, func(config *server.Config) { config.SimulateNodes = 1 })
+	eventually.Nil(t, "the reason is told", func() error {
+		if _, err := c.readyz(t, "simulated-nodes"); err == nil || !strings.Contains(c.log.String(), kubelet) {
+			return fmt.Errorf("got %v; log:\n%s", err, c.log)
+		}
+		return nil
+	})
+	fatal(t, c.CoreV1().Nodes().Delete(t.Context(), "simulated-0", metav1.DeleteOptions{}))
+	<-ready
+	c.down(t)
 }

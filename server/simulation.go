@@ -80,9 +80,9 @@ type simulationConnection struct {
 
 // newSimulation sets what the controllers expect of nodes. It warns about what simulated nodes
 // cannot do without controllers or a scheduler.
-func newSimulation(p *plan, connect func() simulationConnection) *simulation {
+func newSimulation(p *plan, notice func(string), connect func() simulationConnection) *simulation {
 	s := &simulation{election: p.election, connect: connect}
-	s.config = simulate.Config{Nodes: p.SimulateNodes, Groups: p.nodeGroups, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log,
+	s.config = simulate.Config{Nodes: p.SimulateNodes, Groups: p.nodeGroups, Version: version.Kubernetes, Kubelet: &s.kubelet, Notice: notice, Log: p.Log,
 		Defaults: simulate.Defaults{Pods: p.podDefaults, Targets: p.podTargets}}
 	for _, r := range p.services {
 		s.config.IPv6 = append(s.config.IPv6, netutils.IsIPv6CIDR(r))
@@ -108,6 +108,8 @@ func warnNotReady(log *logrus.Logger, without string) {
 
 // Run simulates the nodes until ctx ends.
 func (s *simulation) Run(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	from := s.connect()
 	// An API server that verifies kubelets (--kubelet-certificate-authority) trusts this CA. It
 	// can only sign if its key is here.

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -47,6 +48,16 @@ func nth(first netip.Addr, n uint64) netip.Addr {
 
 func nodeAddress(index int, ipv6 bool) netip.Addr {
 	return nth(nodeRanges[family(ipv6)].Addr(), uint64(index)+1)
+}
+
+// indexAt returns the number of the node with an address, or -1.
+func indexAt(at netip.Addr) int {
+	of := nodeRanges[family(at.Is6())]
+	if !of.Contains(at) {
+		return -1
+	}
+	bytes, first := at.As16(), of.Addr().As16()
+	return int(binary.BigEndian.Uint32(bytes[12:])-binary.BigEndian.Uint32(first[12:])) - 1
 }
 
 // podRangeOf returns a node's share: a /24 or a /64, as the node IPAM controller assigns

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
@@ -245,38 +244,6 @@ func hasContainer(pod *corev1.Pod, name string) bool {
 	is := func(c corev1.Container) bool { return c.Name == name }
 	return slices.ContainsFunc(pod.Spec.Containers, is) || slices.ContainsFunc(pod.Spec.InitContainers, is) ||
 		slices.ContainsFunc(pod.Spec.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == name })
-}
-
-// What a container without an annotation uses: next to nothing.
-var (
-	idleCPU    = resource.MustParse("1m")
-	idleMemory = resource.MustParse("8Mi")
-)
-
-// Usage returns how much CPU and memory a running container of a Pod uses, as its
-// annotations and the defaults say. A Pod with annotations that cannot be understood has not started.
-// all returns the Pods that may share a load with it.
-func Usage(p *corev1.Pod, container string, defaults Defaults, all func() []*corev1.Pod) corev1.ResourceList {
-	annotations, where, _ := defaults.with(p)
-	r := reader{annotations: annotations, where: where, container: container, whole: true}
-	used := corev1.ResourceList{
-		corev1.ResourceCPU:    r.quantity(CPUUsage, idleCPU),
-		corev1.ResourceMemory: r.quantity(MemoryUsage, idleMemory),
-	}
-	for resource, name := range map[corev1.ResourceName]string{corev1.ResourceCPU: CPULoad, corev1.ResourceMemory: MemoryLoad} {
-		if r.text(name) == "" {
-			continue
-		}
-		load, running, owner := r.quantity(name, used[resource]), int64(0), metav1.GetControllerOf(p)
-		for _, other := range all() {
-			if owner != nil && metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) && other.Status.Phase == corev1.PodRunning && other.DeletionTimestamp == nil {
-				running++
-			}
-		}
-		load.SetMilli(load.MilliValue() / max(running, 1))
-		used[resource] = load
-	}
-	return used
 }
 
 // IsNode reports whether a Node is simulated.

@@ -280,6 +280,11 @@ func (l *life) restartAll(status *corev1.PodStatus) bool {
 	return true
 }
 
+// statusesOf returns the statuses of all containers of a Pod.
+func statusesOf(status *corev1.PodStatus) []corev1.ContainerStatus {
+	return slices.Concat(status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses)
+}
+
 func hash(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -51,11 +51,16 @@ func (s *simulation) content(ctx context.Context, namespace string, ref contentR
 	return object.Data[ref.key], nil
 }
 
-// scriptOf returns a Pod and what one of its containers does. It asks the API server, because the informer may not have seen yet
-// what the client has.
-func (s *simulation) scriptOf(ctx context.Context, key types.NamespacedName, container string) (*corev1.Pod, script, error) {
+// podNow returns a Pod from the API server, because the informer may not have seen yet what the client has.
+func (s *simulation) podNow(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
 	p := &corev1.Pod{}
-	if err := s.core.Get().Namespace(key.Namespace).Resource("pods").Name(key.Name).Do(ctx).Into(p); err != nil {
+	return p, s.core.Get().Namespace(key.Namespace).Resource("pods").Name(key.Name).Do(ctx).Into(p)
+}
+
+// scriptOf returns a Pod and what one of its containers does.
+func (s *simulation) scriptOf(ctx context.Context, key types.NamespacedName, container string) (*corev1.Pod, script, error) {
+	p, err := s.podNow(ctx, key)
+	if err != nil {
 		return nil, script{}, err
 	}
 	all, err := readScript(p, s.Defaults)
@@ -64,7 +69,7 @@ func (s *simulation) scriptOf(ctx context.Context, key types.NamespacedName, con
 
 // logsRefused returns why a container has no logs, in the kubelet's words (pkg/kubelet/kubelet_pods.go, validateContainerLogStatus).
 func logsRefused(p *corev1.Pod, container string, previous bool) error {
-	c, found := podutil.GetContainerStatus(slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses), container)
+	c, found := podutil.GetContainerStatus(statusesOf(&p.Status), container)
 	last := c.LastTerminationState.Terminated
 	ran := last != nil && last.ContainerID != ""
 	switch waiting := c.State.Waiting; {
@@ -103,7 +108,7 @@ func (s *simulation) logs(w http.ResponseWriter, r *http.Request, key types.Name
 	text := fmt.Sprintf("simulated: container %s of Pod %s runs no program, which could log something\n", container, key)
 	if of.logs != (contentRef{}) {
 		if text, err = s.content(r.Context(), key.Namespace, of.logs); err != nil {
-			respond(w, http.StatusInternalServerError, fmt.Sprintf("annotation %s: %v", Logs, err))
+			respond(w, http.StatusBadRequest, fmt.Sprintf("annotation %s: %v", Logs, err))
 			return
 		}
 	}
@@ -113,7 +118,7 @@ func (s *simulation) logs(w http.ResponseWriter, r *http.Request, key types.Name
 		return
 	}
 	http.NewResponseController(w).Flush()
-	for s.runs(key, container) {
+	for s.runs(r.Context(), key, container) {
 		select {
 		case <-time.After(attachPoll):
 		case <-r.Context().Done():
@@ -142,6 +147,12 @@ func selectLogs(text string, query url.Values, started time.Time) string {
 			lines[i] = started.UTC().Format(time.RFC3339Nano) + " " + lines[i]
 		}
 	}
+	if since, err := time.Parse(time.RFC3339, query.Get("sinceTime")); err == nil && started.Before(since) {
+		lines = nil
+	}
+	if n, err := strconv.Atoi(query.Get("sinceSeconds")); err == nil && time.Since(started) > time.Duration(n)*time.Second {
+		lines = nil
+	}
 	text = strings.Join(lines, "")
 	if n, err := strconv.Atoi(query.Get("limitBytes")); err == nil && n >= 0 && n < len(text) {
 		text = text[:n]
@@ -150,8 +161,10 @@ func selectLogs(text string, query url.Values, started time.Time) string {
 }
 
 func startOf(p *corev1.Pod, container string) time.Time {
-	if c, _ := podutil.GetContainerStatus(slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses), container); c.State.Running != nil {
+	if c, _ := podutil.GetContainerStatus(statusesOf(&p.Status), container); c.State.Running != nil {
 		return c.State.Running.StartedAt.Time
+	} else if c.State.Terminated != nil {
+		return c.State.Terminated.StartedAt.Time
 	}
 	return p.CreationTimestamp.Time
 }
@@ -179,6 +192,9 @@ func (s *simulation) answerOf(ctx context.Context, key types.NamespacedName, con
 		return nil, fmt.Errorf("configmap %s: want a list with command, stdout, stderr and exitCode: %w", of.exec.name, err)
 	}
 	for i := range all {
+		if code := all[i].ExitCode; code < 0 || code > 255 {
+			return nil, fmt.Errorf("configmap %s: command %q: exitCode %d is not from 0 to 255", of.exec.name, all[i].Command, code)
+		}
 		pattern, err := regexp.Compile("^(?s:" + all[i].Command + ")$")
 		if err != nil {
 			return nil, fmt.Errorf("configmap %s: command %q: %w", of.exec.name, all[i].Command, err)

@@ -51,7 +51,7 @@ func TestDefaults(t *testing.T) {
 		if first := got.containers["first"]; first.runFor != 0 || first.readyAfter != 0 {
 			t.Errorf("%s: an init container: got %+v, want no default", c.name, first)
 		}
-		usage := Usage(p, "main", inNamespace(t, server, c.namespace...), nil)
+		usage := NewUsage(inNamespace(t, server, c.namespace...), nil).Of(p, "main")
 		if cpu := usage.Cpu().String(); cpu != "5m" {
 			t.Errorf("%s: CPU usage: got %s, want 5m", c.name, cpu)
 		}

@@ -32,8 +32,8 @@ func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool, pull time.Duration)
 			found = append(found, event{kind, reason, fmt.Sprintf(format, args...)})
 		}
 	}
-	before := slices.Concat(was.InitContainerStatuses, was.ContainerStatuses, was.EphemeralContainerStatuses)
-	for _, c := range slices.Concat(is.InitContainerStatuses, is.ContainerStatuses, is.EphemeralContainerStatuses) {
+	before := statusesOf(was)
+	for _, c := range statusesOf(is) {
 		old := find(before, c.Name)
 		if old == nil {
 			old = &corev1.ContainerStatus{}
@@ -117,7 +117,7 @@ func holdOf(status *corev1.PodStatus) string {
 
 // killing returns the events of containers that are told to end.
 func killing(p *corev1.Pod) (found []event) {
-	for _, c := range p.Status.ContainerStatuses {
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if c.State.Running != nil {
 			found = append(found, event{corev1.EventTypeNormal, events.KillingContainer, "Stopping container " + c.Name})
 		}

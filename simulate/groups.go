@@ -2,12 +2,14 @@ package simulate
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+	helper "k8s.io/kubernetes/pkg/apis/core/v1/helper"
 	taintutils "k8s.io/kubernetes/pkg/util/taints"
 )
 
@@ -24,6 +26,9 @@ type Group struct {
 
 // The short names of labels.
 var shortLabels = map[string]string{"zone": corev1.LabelTopologyZone, "region": corev1.LabelTopologyRegion, "instance-type": corev1.LabelInstanceTypeStable}
+
+// own are the resources of every machine.
+var own = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
 
 // ParseGroup reads a group of nodes: NUMBER,NAME=VALUE,… A name is zone, region, instance-type, label:KEY, or a resource such as cpu or
 // nvidia.com/gpu. taint:KEY=VALUE:EFFECT is a taint.
@@ -50,6 +55,9 @@ func ParseGroup(text string) (Group, error) {
 			if err != nil || len(taints) != 1 {
 				return wrong("%q is not a taint such as taint:dedicated=gpu:NoSchedule", part)
 			}
+			if slices.ContainsFunc(g.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taints[0]) }) {
+				return wrong("%q: there is one of that key and effect already", part)
+			}
 			g.Taints = append(g.Taints, taints...)
 		case !ok:
 			return wrong("%q is not NAME=VALUE, such as zone=eu-a or nvidia.com/gpu=8", part)
@@ -57,16 +65,32 @@ func ParseGroup(text string) (Group, error) {
 			if problems := append(validation.IsQualifiedName(label), validation.IsValidLabelValue(value)...); len(problems) > 0 {
 				return wrong("%q: %s", part, strings.Join(problems, "; "))
 			}
+			if _, there := g.Labels[label]; there {
+				return wrong("the label %s is there twice", label)
+			}
+			if _, there := labelsOf(&node{})[label]; there {
+				return wrong("each node sets the label %s itself", label)
+			}
 			g.Labels[label] = value
 		default:
+			of := corev1.ResourceName(name)
 			if problems := validation.IsQualifiedName(name); len(problems) > 0 {
 				return wrong("%q: %s", part, strings.Join(problems, "; "))
+			}
+			if !helper.IsExtendedResourceName(of) && !helper.IsHugePageResourceName(of) && !slices.Contains(own, of) {
+				return wrong("%q: a resource is %v, or has a domain such as nvidia.com/gpu; a label is label:%s", part, own, part)
 			}
 			q, err := resource.ParseQuantity(value)
 			if err != nil || q.Sign() < 0 {
 				return wrong("%q is not a quantity of %s; a label is label:%s", value, name, part)
 			}
-			g.Capacity[corev1.ResourceName(name)] = q
+			if (helper.IsExtendedResourceName(of) || of == corev1.ResourcePods) && q.MilliValue()%1000 != 0 {
+				return wrong("%q: only whole numbers of %s exist", part, name)
+			}
+			if _, there := g.Capacity[of]; there {
+				return wrong("the resource %s is there twice", name)
+			}
+			g.Capacity[of] = q
 		}
 	}
 	return g, nil

@@ -94,8 +94,11 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 // nodeAt returns the node with an address, or nil.
 func (s *simulation) nodeAt(at netip.Addr) *node {
 	for i, six := range s.IPv6 {
-		if at.Is6() == six && nodeRanges[family(six)].Contains(at) {
-			return s.nodes.find(func(n *node) bool { return n.hosts[i].IP == at.String() })
+		if at.Is6() != six {
+			continue
+		}
+		if n := s.nodes.at(indexAt(at)); n != nil && n.hosts[i].IP == at.String() {
+			return n
 		}
 	}
 	return nil

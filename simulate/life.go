@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 )
 
 // life is a Pod at a moment. Everything about it except the exact times is in its status.
@@ -88,21 +89,13 @@ func (l *life) advance() corev1.PodStatus {
 		status.Phase = corev1.PodPending
 	}
 	l.showMistake(&status)
-	if !hasStarted(&status) {
-		switch {
-		case l.wrong != nil:
-			l.hold(&status, reasonAnnotation, l.wrong.Error())
-			return status
-		case l.delay != nil:
-			l.hold(&status, reasonCreating, l.delay.Error())
-			return status
-		case l.script.mountError != "":
-			l.hold(&status, reasonCreating, mountFailed+l.script.mountError)
-			return status
-		case !l.reached("", *status.StartTime, l.script.startDelay):
-			l.hold(&status, "", "")
-			return status
+	if reason, message, held := l.held(&status); held {
+		l.hold(&status, reason, message)
+		if l.deadline(&status); status.Phase == corev1.PodFailed {
+			l.endAll(&status, exitKilled)
 		}
+		l.conditions(&status)
+		return status
 	}
 	status.PodIPs, status.PodIP = l.addrs, l.addrs[0].IP
 	l.condition(&status, corev1.PodReadyToStartContainers, nil, "", "")
@@ -139,6 +132,21 @@ func (l *life) showMistake(status *corev1.PodStatus) {
 // hasStarted reports whether the Pod has its addresses, and so is past its beginning.
 func hasStarted(status *corev1.PodStatus) bool { return status.PodIP != "" }
 
+// held reports whether the Pod cannot begin yet, and with which reason its containers wait. An empty one is the usual.
+func (l *life) held(status *corev1.PodStatus) (reason, message string, held bool) {
+	switch {
+	case hasStarted(status):
+		return "", "", false
+	case l.wrong != nil:
+		return reasonAnnotation, l.wrong.Error(), true
+	case l.delay != nil:
+		return reasonCreating, l.delay.Error(), true
+	case l.script.mountError != "":
+		return reasonCreating, mountFailed + l.script.mountError, true
+	}
+	return "", "", !l.reached("", *status.StartTime, l.script.startDelay)
+}
+
 // hold makes all containers wait.
 func (l *life) hold(status *corev1.PodStatus, reason, message string) {
 	usual := reasonCreating
@@ -158,7 +166,6 @@ func (l *life) hold(status *corev1.PodStatus, reason, message string) {
 	}
 	status.InitContainerStatuses, status.ContainerStatuses = wait(l.pod.Spec.InitContainers), wait(l.pod.Spec.Containers)
 	l.condition(status, corev1.PodReadyToStartContainers, []string{""}, "", "")
-	l.conditions(status)
 }
 
 // initialize runs the init containers in order. It reports whether all have done what the
@@ -230,7 +237,9 @@ func (l *life) end(code int32) corev1.PodStatus {
 	status := *l.pod.Status.DeepCopy()
 	status.ObservedGeneration = l.pod.Generation
 	l.endAll(&status, code)
-	status.Phase = corev1.PodSucceeded
+	if status.Phase = corev1.PodSucceeded; len(status.ContainerStatuses) == 0 { // nothing has begun
+		status.Phase = corev1.PodFailed
+	}
 	for _, c := range status.ContainerStatuses {
 		if c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {
 			status.Phase = corev1.PodFailed
@@ -240,22 +249,53 @@ func (l *life) end(code int32) corev1.PodStatus {
 	return status
 }
 
-// endAll ends what still runs or waits in a Pod that has ended.
+// endAll ends what still runs or waits in a Pod that has ended, as TerminatePod does (pkg/kubelet/status/status_manager.go).
 func (l *life) endAll(status *corev1.PodStatus, code int32) {
 	reason := reasonError
 	if status.Phase == corev1.PodSucceeded {
 		code, reason = 0, reasonCompleted
 	}
-	for _, all := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
+	begun := l.hasInitialized(status)
+	attempted := 1 // so many init containers
+	for i, c := range status.InitContainerStatuses {
+		if c.State.Waiting == nil || c.LastTerminationState.Terminated != nil {
+			attempted = i + 1
+		}
+	}
+	for kind, all := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
 		for i := range all {
 			c := &all[i]
 			ranOut := c.State.Terminated != nil && c.Ready // an init container that has succeeded
-			if c.State.Running != nil {
+			switch {
+			case c.State.Running != nil:
 				c.State = corev1.ContainerState{Terminated: terminated(c, code, reason, l.now.Truncate(time.Second))}
+			case c.State.Waiting != nil && c.LastTerminationState.Terminated != nil: // it will not restart
+				c.State, c.LastTerminationState = c.LastTerminationState, corev1.ContainerState{}
+			case c.State.Terminated == nil && (kind == 0 && i < attempted || kind == 1 && begun):
+				c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: exitKilled, Reason: kubecontainer.ContainerReasonStatusUnknown,
+					Message: "The container could not be located when the pod was terminated"}}
 			}
 			c.Started, c.Ready = new(bool), ranOut
 		}
 	}
+}
+
+// hasInitialized reports whether the containers were allowed to begin (the kubelet's hasPodInitialized).
+func (l *life) hasInitialized(status *corev1.PodStatus) bool {
+	last := len(l.pod.Spec.InitContainers) - 1
+	if last < 0 || slices.ContainsFunc(status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.LastTerminationState.Terminated != nil || c.State.Waiting == nil
+	}) {
+		return true
+	}
+	c := find(status.InitContainerStatuses, l.pod.Spec.InitContainers[last].Name)
+	if c == nil {
+		return false
+	}
+	if podutil.IsRestartableInitContainer(&l.pod.Spec.InitContainers[last]) {
+		return c.State.Running != nil && c.Started != nil && *c.Started
+	}
+	return c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
 }
 
 // phaseOf is getPhase of the kubelet (pkg/kubelet/kubelet_pods.go).

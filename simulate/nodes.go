@@ -60,11 +60,17 @@ type node struct {
 	wrong    string // in its annotations, as it was last logged
 	evicted  time.Time
 
+	cpu counters
+
 	mu   sync.Mutex
 	down bool
 }
 
-const namePrefix = "simulated-"
+const (
+	namePrefix = "simulated-"
+	// runtimeName begins the version of the runtime that nodes report.
+	runtimeName = "simulated://"
+)
 
 // Name returns the name of node i.
 func Name(index int) string { return fmt.Sprintf("%s%d", namePrefix, index) }
@@ -121,10 +127,9 @@ func (s *simulation) object(n *node, now time.Time) *corev1.Node {
 	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: labelsOf(n)}}
 	o.Labels[NodeLabel] = ""
 	o.Spec.ProviderID = providerID(n.name)
-	o.Status.Capacity = capacity()
+	o.Status.Capacity = s.capacityOf(n)
 	if g := s.groupOf(n.index); g != nil {
 		maps.Copy(o.Labels, g.Labels)
-		maps.Copy(o.Status.Capacity, g.Capacity)
 		o.Spec.Taints = g.Taints
 	}
 	o.Status.Allocatable = o.Status.Capacity.DeepCopy()
@@ -145,13 +150,17 @@ func labelsOf(n *node) map[string]string {
 	}
 }
 
-// capacity returns what a node has, unless a user says otherwise.
-func capacity() corev1.ResourceList {
-	return corev1.ResourceList{
+// capacityOf returns what a node has, unless a user changes it.
+func (s *simulation) capacityOf(n *node) corev1.ResourceList {
+	has := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
 		corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
 		"hugepages-1Gi": resource.MustParse("0"), "hugepages-2Mi": resource.MustParse("0"),
 	}
+	if g := s.groupOf(n.index); g != nil {
+		maps.Copy(has, g.Capacity)
+	}
+	return has
 }
 
 // rangesFor returns the ranges of a node's Pod addresses, where no controller assigns them.
@@ -175,7 +184,7 @@ func (s *simulation) describe(n *node, status *corev1.NodeStatus) {
 	status.NodeInfo = corev1.NodeSystemInfo{
 		MachineID: id[:32], SystemUUID: fmt.Sprintf("%s-%s-%s-%s-%s", id[:8], id[8:12], id[12:16], id[16:20], id[20:32]),
 		BootID:        fmt.Sprintf("%s-%s-%s-%s-%s", id[32:40], id[40:44], id[44:48], id[48:52], id[52:64]),
-		KernelVersion: "simulated", OSImage: "simulated", ContainerRuntimeVersion: "simulated://" + strings.TrimPrefix(s.Version, "v"),
+		KernelVersion: "simulated", OSImage: "simulated", ContainerRuntimeVersion: runtimeName + strings.TrimPrefix(s.Version, "v"),
 		KubeletVersion: s.Version, OperatingSystem: "linux", Architecture: "amd64",
 	}
 }
@@ -226,7 +235,10 @@ func (s *simulation) nodeEvents() cache.ResourceEventHandler {
 		UpdateFunc: func(old, object any) {
 			was, is := old.(*corev1.Node), object.(*corev1.Node)
 			switch { // nothing else concerns the node, least of all its own reports
-			case was.UID != is.UID, !sameOwn(was.Annotations, is.Annotations), readiness(was) != readiness(is), IsNode(was) != IsNode(is):
+			case IsNode(was) && !IsNode(is):
+				s.Log.Infof("simulated nodes: node %s has no label %s now", is.Name, NodeLabel)
+				s.abandon(is.Name)
+			case was.UID != is.UID, !sameOwn(was.Annotations, is.Annotations), readiness(was) != readiness(is), !IsNode(was) && IsNode(is):
 				look(is)
 			}
 		},

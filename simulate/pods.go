@@ -35,14 +35,19 @@ type record struct {
 // podEvents handles the events of Pods.
 func (s *simulation) podEvents() cache.ResourceEventHandler {
 	look := func(object any) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
 		if p, ok := object.(*corev1.Pod); ok && s.nodes.get(p.Spec.NodeName) != nil {
 			s.pods.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, p any) { look(p) }, DeleteFunc: look}
+	gone := func(object any) { // also a Pod whose node is gone
+		if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = last.Obj
+		}
+		if p, ok := object.(*corev1.Pod); ok && p.Spec.NodeName != "" {
+			s.pods.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, p any) { look(p) }, DeleteFunc: gone}
 }
 
 // takeUpPods records the addresses of existing Pods, before one of them is assigned again.
@@ -199,9 +204,12 @@ func (s *simulation) fits(n *node, p *corev1.Pod) (message string, fits bool) {
 // failedBefore returns how many Pods of a Pod's controller have failed, in an indexed Job those of its index.
 func (s *simulation) failedBefore(p *corev1.Pod) (failed int32) {
 	owner := metav1.GetControllerOf(p)
+	if owner == nil {
+		return 0
+	}
 	for _, object := range s.PodInformer.GetStore().List() {
 		other := object.(*corev1.Pod)
-		if owner != nil && metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) && other.Status.Phase == corev1.PodFailed &&
+		if metav1.IsControlledBy(other, &metav1.ObjectMeta{UID: owner.UID}) && other.Status.Phase == corev1.PodFailed &&
 			other.Annotations[batchv1.JobCompletionIndexAnnotation] == p.Annotations[batchv1.JobCompletionIndexAnnotation] {
 			failed++
 		}
@@ -211,7 +219,7 @@ func (s *simulation) failedBefore(p *corev1.Pod) (failed int32) {
 
 // anyRuns reports whether a container runs.
 func anyRuns(status *corev1.PodStatus) bool {
-	return slices.ContainsFunc(slices.Concat(status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses), func(c corev1.ContainerStatus) bool {
+	return slices.ContainsFunc(statusesOf(status), func(c corev1.ContainerStatus) bool {
 		return c.State.Running != nil
 	})
 }
@@ -318,8 +326,8 @@ func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (t
 
 // longestPreStop returns how long the Pod's hooks sleep before it ends.
 func longestPreStop(p *corev1.Pod) (longest time.Duration) {
-	for i := range p.Spec.Containers {
-		if hook := p.Spec.Containers[i].Lifecycle; hook != nil && hook.PreStop != nil && hook.PreStop.Sleep != nil {
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) { // init containers are sidecars
+		if hook := c.Lifecycle; hook != nil && hook.PreStop != nil && hook.PreStop.Sleep != nil {
 			longest = max(longest, time.Duration(hook.PreStop.Sleep.Seconds)*time.Second)
 		}
 	}

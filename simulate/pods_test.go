@@ -51,9 +51,10 @@ func newSimulation(t *testing.T) (s *simulation, written *[]string) {
 			ClaimInformer:     cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.PersistentVolumeClaim{}, 0, nil),
 			VolumeInformer:    cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.PersistentVolume{}, 0, nil),
 		},
-		core: client.CoreV1().RESTClient(), coordination: client.CoordinationV1().RESTClient(), nodes: nodeSet{byName: map[string]*node{n.name: n}}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}, events: toolsrecord.NewBroadcaster(),
+		core: client.CoreV1().RESTClient(), coordination: client.CoordinationV1().RESTClient(), nodes: newNodeSet(), addresses: newAddresses(), records: map[types.NamespacedName]*record{}, events: toolsrecord.NewBroadcaster(),
 		pods: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), claims: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), due: workqueue.NewTypedRateLimitingQueue(retries[string]()),
 	}
+	s.nodes.set(n)
 	t.Cleanup(func() { s.pods.ShutDown(); s.claims.ShutDown(); s.due.ShutDown() })
 	s.Defaults.Namespaces = s.NamespaceInformer.GetStore()
 	return s, written

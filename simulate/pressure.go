@@ -21,6 +21,9 @@ var pressures = map[string]corev1.NodeConditionType{
 	"memory": corev1.NodeMemoryPressure, "disk": corev1.NodeDiskPressure, "pid": corev1.NodePIDPressure,
 }
 
+// resources are the kubelet's names of what is low (pkg/kubelet/eviction/helpers.go).
+var resources = map[string]corev1.ResourceName{"memory": corev1.ResourceMemory, "disk": corev1.ResourceEphemeralStorage, "pid": "pids"}
+
 // pressure returns one of a node's conditions, of which pressed is the one that is true.
 func pressure(pressed, kind corev1.NodeConditionType, noReason, noMessage, reason, message string) corev1.NodeCondition {
 	if pressed == kind {
@@ -54,6 +57,7 @@ func (s *simulation) evict(ctx context.Context, n *node, resource string, now ti
 		excess   int64
 	}
 	var candidates []candidate
+	usage := NewUsage(s.Defaults, func() []*corev1.Pod { return all })
 	for _, p := range all {
 		if p.Spec.NodeName != n.name || podutil.IsPodPhaseTerminal(p.Status.Phase) || p.DeletionTimestamp != nil || !hasStarted(&p.Status) || kubelettypes.IsCriticalPod(p) {
 			continue
@@ -62,9 +66,8 @@ func (s *simulation) evict(ctx context.Context, n *node, resource string, now ti
 		if p.Spec.Priority != nil {
 			c.priority = *p.Spec.Priority
 		}
-		for i := range p.Spec.Containers {
-			used := Usage(p, p.Spec.Containers[i].Name, s.Defaults, func() []*corev1.Pod { return all })
-			c.excess += used.Memory().Value() - p.Spec.Containers[i].Resources.Requests.Memory().Value()
+		if resource == "memory" { // no container uses a disk or processes
+			c.excess = excess(p, usage)
 		}
 		candidates = append(candidates, c)
 	}
@@ -80,7 +83,7 @@ func (s *simulation) evict(ctx context.Context, n *node, resource string, now ti
 	victim := slices.MinFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(exceeds(a), exceeds(b)), cmp.Compare(a.priority, b.priority), cmp.Compare(b.excess, a.excess), cmp.Compare(a.pod.Name, b.pod.Name))
 	}).pod
-	message := fmt.Sprintf("The node was low on resource: %s. ", resource)
+	message := fmt.Sprintf("The node was low on resource: %s. ", resources[resource])
 	status := *victim.Status.DeepCopy()
 	status.Phase, status.Reason, status.Message = corev1.PodFailed, "Evicted", message
 	set(&status, victim.Generation, corev1.DisruptionTarget, corev1.ConditionTrue, corev1.PodReasonTerminationByKubelet, message, now)
@@ -95,4 +98,17 @@ func (s *simulation) evict(ctx context.Context, n *node, resource string, now ti
 	n.evicted = now
 	s.record(n, victim, []event{{corev1.EventTypeWarning, "Evicted", message}})
 	return nil
+}
+
+// excess returns how much more memory a Pod uses than it requests.
+func excess(p *corev1.Pod, usage *Usage) int64 {
+	requested := podRequests(p)
+	excess := -requested.Memory().Value()
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if c.State.Running != nil {
+			of := usage.Of(p, c.Name)
+			excess += of.Memory().Value()
+		}
+	}
+	return excess
 }

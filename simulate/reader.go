@@ -99,17 +99,22 @@ func (r *reader) script(usual time.Duration) script {
 
 // text returns the value for this container, or the Pod's.
 func (r *reader) text(name string) string {
+	if v, ok := r.own(name); ok || r.container != "" && !r.whole {
+		return v
+	}
+	return r.annotations[name]
+}
+
+// own returns the value for this container only.
+func (r *reader) own(name string) (value string, there bool) {
 	if r.container != "" {
 		for _, form := range []string{name + "." + r.container, r.container + "." + name} {
 			if v, ok := r.annotations[form]; ok {
-				return v
+				return v, true
 			}
 		}
-		if !r.whole {
-			return ""
-		}
 	}
-	return r.annotations[name]
+	return "", false
 }
 
 func (r *reader) truth(name string) bool {

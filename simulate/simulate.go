@@ -67,6 +67,8 @@ type Config struct {
 	ClaimInformer, VolumeInformer cache.SharedIndexInformer
 	// Kubelet answers requests to nodes. If it is nil, nothing does.
 	Kubelet *Kubelet
+	// Notice tells users what they should know.
+	Notice func(string)
 	// Log receives what goes wrong.
 	Log *logrus.Logger
 }
@@ -84,8 +86,9 @@ type simulation struct {
 	Config
 	interval           time.Duration // between two renewals of a lease
 	core, coordination rest.Interface
-	nodes              nodeSet
+	nodes              *nodeSet
 	adopting           sync.Mutex
+	nextIndex          int      // of the last node that somebody else has made
 	declared           []string // features of the nodes
 	addresses          *addresses
 	connections        connections
@@ -101,7 +104,7 @@ type simulation struct {
 // Run registers the nodes, calls ready, and simulates them until ctx ends. Then everything
 // stays as it is, as with stopped kubelets.
 func Run(ctx context.Context, c Config, ready func()) error {
-	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: nodeSet{byName: map[string]*node{}}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
+	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: newNodeSet(), nextIndex: Most, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
 	s.Defaults.Namespaces = c.NamespaceInformer.GetStore()
 	if v, err := version.ParseSemantic(c.Version); err == nil {
 		s.declared = nodedeclaredfeatures.DefaultFramework.DiscoverNodeFeatures(&nodedeclaredtypes.NodeConfiguration{FeatureGates: gates{}, Version: v})

@@ -8,14 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 	"k8s.io/utils/exec"
 )
@@ -112,6 +111,9 @@ func (k *Kubelet) take(w http.ResponseWriter, r *http.Request, what string, t *t
 // ExecInContainer implements remotecommand.Executor. No command can be executed, but a ConfigMap may have its answer.
 func (t *taking) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	t.ignore(in, resize)
+	if !t.of.runs(ctx, t.pod, t.container) { // the kubelet's words
+		return fmt.Errorf("container not found (%q)", t.container)
+	}
 	answer, err := t.of.answerOf(ctx, t.pod, t.container, command)
 	if answer == nil {
 		if err == nil {
@@ -151,12 +153,12 @@ func (t *taking) ignore(in io.Reader, resize <-chan remotecommand.TerminalSize) 
 
 // AttachContainer implements remotecommand.Attacher. The streams end with the container, or when the client
 // leaves.
-func (t *taking) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize) error {
+func (t *taking) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize) error {
 	t.ignore(in, resize)
 	t.tell(fmt.Errorf("%w: %s, which could read or write something", ErrSimulated, t.reason), out, stderr)
 	look := time.NewTicker(attachPoll)
 	defer look.Stop()
-	for t.of.runs(t.pod, t.container) {
+	for t.of.runs(ctx, t.pod, t.container) {
 		select {
 		case <-look.C:
 		case <-t.ends:
@@ -177,18 +179,13 @@ func (t *taking) tell(err error, out, stderr io.Writer) {
 }
 
 // runs reports whether a container runs.
-func (s *simulation) runs(key types.NamespacedName, container string) bool {
-	object, there, err := s.PodInformer.GetStore().GetByKey(key.String())
-	if err != nil || !there {
+func (s *simulation) runs(ctx context.Context, key types.NamespacedName, container string) bool {
+	p, err := s.podNow(ctx, key)
+	if err != nil {
 		return false
 	}
-	status := &object.(*corev1.Pod).Status
-	for _, c := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses) {
-		if c.Name == container {
-			return c.State.Running != nil
-		}
-	}
-	return false
+	c, _ := podutil.GetContainerStatus(statusesOf(&p.Status), container)
+	return c.State.Running != nil
 }
 
 // PortForward implements portforward.PortForwarder: it connects a stream with the process that answers at

@@ -17,11 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// nodeSet has the nodes by their names.
+// nodeSet has the nodes by their names and by their numbers.
 type nodeSet struct {
-	mu     sync.RWMutex
-	byName map[string]*node
+	mu      sync.RWMutex
+	byName  map[string]*node
+	byIndex map[int]*node
 }
+
+func newNodeSet() *nodeSet { return &nodeSet{byName: map[string]*node{}, byIndex: map[int]*node{}} }
 
 func (s *nodeSet) get(name string) *node {
 	s.mu.RLock()
@@ -29,28 +32,26 @@ func (s *nodeSet) get(name string) *node {
 	return s.byName[name]
 }
 
-// find returns a node for which matches is true, or nil.
-func (s *nodeSet) find(matches func(*node) bool) *node {
+// at returns the node with a number, or nil.
+func (s *nodeSet) at(index int) *node {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, n := range s.byName {
-		if matches(n) {
-			return n
-		}
-	}
-	return nil
+	return s.byIndex[index]
 }
 
 func (s *nodeSet) set(n *node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byName[n.name] = n
+	s.byName[n.name], s.byIndex[n.index] = n, n
 }
 
 func (s *nodeSet) remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.byName, name)
+	if n := s.byName[name]; n != nil {
+		delete(s.byName, name)
+		delete(s.byIndex, n.index)
+	}
 }
 
 // providerID returns the ID of a Node that the simulation has made. A copy of it with another name has not that ID.
@@ -62,10 +63,10 @@ func isMade(o *corev1.Node) bool {
 	return err == nil && Name(index) == o.Name && IsNode(o) && o.Spec.ProviderID == providerID(o.Name)
 }
 
-// takeUpNodes registers missing nodes, and deletes those that an earlier start with more
-// nodes has left. It touches no Node that somebody else has made.
+// takeUpNodes registers missing nodes, takes over Nodes with the names of missing ones, and deletes those that an earlier start with more
+// nodes has left. It leaves alone a Node for which another kubelet reports, and fails only if no node is left.
 func (s *simulation) takeUpNodes(ctx context.Context) error {
-	var errs []error
+	var errs, foreign []error
 	for _, object := range s.NodeInformer.GetStore().List() {
 		o := object.(*corev1.Node)
 		numbered := s.isNumbered(o.Name)
@@ -77,12 +78,28 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 				errs = append(errs, fmt.Errorf("delete node %s: %w", o.Name, err))
 			}
 			s.nodes.remove(o.Name)
+		case numbered && reportsElsewhere(o):
+			err := fmt.Errorf("node %s exists and is not simulated: a kubelet of %s reports for it. Delete it, or choose --%s so that no simulated node has its name", o.Name, o.Status.NodeInfo.ContainerRuntimeVersion, NodesOption)
+			foreign = append(foreign, err)
+			s.nodes.remove(o.Name)
 		case numbered && !IsNode(o):
-			errs = append(errs, fmt.Errorf("node %s exists and is not simulated (it has no label %s): delete it, or start without --simulate-nodes", o.Name, NodeLabel))
+			patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, NodeLabel)
+			if err := s.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(o.Name).Body(patch).Do(ctx).Error(); err != nil {
+				errs = append(errs, fmt.Errorf("take node %s over: %w", o.Name, err))
+			}
+		}
+		if numbered && isMade(o) && !s.isAsAsked(o) {
+			s.Log.Warnf("simulated nodes: node %s has other labels or another capacity than --%s says: delete it, and it comes back with those", o.Name, NodesOption)
 		}
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
+	}
+	if len(foreign) == s.Nodes && s.Nodes > 0 {
+		return errors.Join(foreign...)
+	}
+	for _, err := range foreign {
+		s.Notice("simulated nodes: " + err.Error())
 	}
 	missing := make(chan *node)
 	var wait sync.WaitGroup
@@ -100,6 +117,9 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 	}
 	for i := range s.Nodes {
 		n := s.nodes.get(Name(i))
+		if n == nil { // somebody else's
+			continue
+		}
 		object, there, _ := s.NodeInformer.GetStore().GetByKey(n.name)
 		if there {
 			s.setDown(n, IsDown(object.(*corev1.Node))) // before one of its Pods is looked at
@@ -115,7 +135,8 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 
 func (s *simulation) register(ctx context.Context, n *node) error {
 	now := time.Now()
-	err := as(s.core.Post().Resource("nodes"), n.name).Body(s.object(n, now)).Do(ctx).Error()
+	// An administrator makes the Node, because a kubelet may not set every label that a user wants.
+	err := s.core.Post().Resource("nodes").Body(s.object(n, now)).Do(ctx).Error()
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("register node %s: %w", n.name, err)
 	}
@@ -132,8 +153,7 @@ func (s *simulation) isNumbered(name string) bool {
 // adopt simulates a Node with the simulation's label that somebody else has made, if no kubelet has reported for it. It returns
 // whether that is so.
 func (s *simulation) adopt(o *corev1.Node) bool {
-	runtime := o.Status.NodeInfo.ContainerRuntimeVersion
-	if !IsNode(o) || isMade(o) || runtime != "" && !strings.HasPrefix(runtime, "simulated://") {
+	if !IsNode(o) || isMade(o) || reportsElsewhere(o) {
 		return false
 	}
 	s.adopting.Lock()
@@ -142,12 +162,18 @@ func (s *simulation) adopt(o *corev1.Node) bool {
 		return true
 	}
 	index := indexOf(o)
-	taken := func(n *node) bool { return n.index == index }
-	for at := Most - 1; index < s.Nodes || s.nodes.find(taken) != nil; at-- { // from the end: a later start may have more nodes of its own
-		if index = at; at < s.Nodes {
-			s.Log.Warnf("simulated nodes: node %s is one too many: there can be %d", o.Name, Most)
-			return false
+	for range Most {
+		if index >= s.Nodes && s.nodes.at(index) == nil {
+			break
 		}
+		if s.nextIndex--; s.nextIndex < s.Nodes { // from the end: a later start may have more nodes of its own
+			s.nextIndex = Most - 1
+		}
+		index = s.nextIndex
+	}
+	if index < s.Nodes || s.nodes.at(index) != nil {
+		s.Log.Warnf("simulated nodes: node %s is one too many: there can be %d", o.Name, Most)
+		return false
 	}
 	s.nodes.set(&node{name: o.Name, index: index, hosts: hostsOf(index, s.IPv6), down: IsDown(o)})
 	return true
@@ -156,15 +182,39 @@ func (s *simulation) adopt(o *corev1.Node) bool {
 // indexOf returns the number of the node that reported an address, or -1.
 func indexOf(o *corev1.Node) int {
 	for _, a := range o.Status.Addresses {
-		if at, err := netip.ParseAddr(a.Address); err == nil && at.Is4() && nodeRanges[0].Contains(at) {
-			b, first := at.As4(), nodeRanges[0].Addr().As4()
-			return (int(b[1])-int(first[1]))<<16 + int(b[2])<<8 + int(b[3]) - 1
+		if at, err := netip.ParseAddr(a.Address); err == nil && indexAt(at) >= 0 {
+			return indexAt(at)
 		}
 	}
 	return -1
 }
 
-// abandon ends the simulation of a node that is gone, unless the server makes it.
+// reportsElsewhere reports whether another kubelet reports for a Node.
+func reportsElsewhere(o *corev1.Node) bool {
+	runtime := o.Status.NodeInfo.ContainerRuntimeVersion
+	return runtime != "" && !strings.HasPrefix(runtime, runtimeName)
+}
+
+// isAsAsked reports whether one of the server's Nodes has what its group says.
+func (s *simulation) isAsAsked(o *corev1.Node) bool {
+	g := s.groupOf(s.nodes.get(o.Name).index)
+	if g == nil {
+		return true
+	}
+	for name, value := range g.Labels {
+		if has, there := o.Labels[name]; !there || has != value {
+			return false
+		}
+	}
+	for name, value := range g.Capacity {
+		if has, there := o.Status.Capacity[name]; !there || has.Cmp(value) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// abandon ends the simulation of a node that is gone, or whose user has taken the label away, unless the server makes it.
 func (s *simulation) abandon(name string) {
 	if n := s.nodes.get(name); n != nil && n.index >= s.Nodes {
 		s.nodes.remove(name)
@@ -175,7 +225,10 @@ func (s *simulation) abandon(name string) {
 // complete gives a Node that somebody else has made what a kubelet gives a Node that is there when it registers: labels, a range of
 // addresses where no controller assigns it, and capacity.
 func (s *simulation) complete(ctx context.Context, n *node, o *corev1.Node) error {
-	labels := labelsOf(n)
+	labels, has := labelsOf(n), s.capacityOf(n)
+	if g := s.groupOf(n.index); g != nil {
+		maps.Copy(labels, g.Labels)
+	}
 	maps.DeleteFunc(labels, func(name, value string) bool { return o.Labels[name] == value })
 	change := map[string]any{}
 	if len(labels) > 0 {
@@ -190,7 +243,7 @@ func (s *simulation) complete(ctx context.Context, n *node, o *corev1.Node) erro
 		if err != nil {
 			return err
 		}
-		if err := as(s.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(n.name).SubResource(parts...), n.name).Body(body).Do(ctx).Error(); err != nil {
+		if err := s.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(n.name).SubResource(parts...).Body(body).Do(ctx).Error(); err != nil {
 			return fmt.Errorf("complete node %s: %w", n.name, err)
 		}
 		return nil
@@ -204,5 +257,5 @@ func (s *simulation) complete(ctx context.Context, n *node, o *corev1.Node) erro
 		return nil
 	}
 	n.reported = time.Time{} // the rest follows
-	return patch(map[string]any{"status": map[string]any{"capacity": capacity(), "allocatable": capacity()}}, "status")
+	return patch(map[string]any{"status": map[string]any{"capacity": has, "allocatable": has}}, "status")
 }

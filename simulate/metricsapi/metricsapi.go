@@ -60,13 +60,16 @@ type usages struct {
 	defaults simulate.Defaults
 }
 
-func (u usages) all() []*corev1.Pod {
-	pods, _ := u.pods.List(labels.Everything())
-	return pods
+// now returns the usage for one request.
+func (u usages) now() *simulate.Usage {
+	return simulate.NewUsage(u.defaults, func() []*corev1.Pod {
+		pods, _ := u.pods.List(labels.Everything())
+		return pods
+	})
 }
 
 // ofPod returns nil for a Pod that does not run on a simulated node.
-func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
+func (u usages) ofPod(p *corev1.Pod, used *simulate.Usage) *metrics.PodMetrics {
 	if p.Status.Phase != corev1.PodRunning || p.Spec.NodeName == "" {
 		return nil
 	}
@@ -79,14 +82,14 @@ func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) { // sidecars, too
 		if c.State.Running != nil {
-			m.Containers = append(m.Containers, metrics.ContainerMetrics{Name: c.Name, Usage: simulate.Usage(p, c.Name, u.defaults, u.all)})
+			m.Containers = append(m.Containers, metrics.ContainerMetrics{Name: c.Name, Usage: used.Of(p, c.Name)})
 		}
 	}
 	return m
 }
 
 // ofNode returns nil for a node that is not simulated. all are the Pods that may run on it.
-func (u usages) ofNode(n *corev1.Node, all []*corev1.Pod) *metrics.NodeMetrics {
+func (u usages) ofNode(n *corev1.Node, all []*corev1.Pod, used *simulate.Usage) *metrics.NodeMetrics {
 	if !simulate.IsNode(n) || simulate.IsDown(n) {
 		return nil
 	}
@@ -95,7 +98,7 @@ func (u usages) ofNode(n *corev1.Node, all []*corev1.Pod) *metrics.NodeMetrics {
 		if p.Spec.NodeName != n.Name {
 			continue
 		}
-		if m := u.ofPod(p); m != nil {
+		if m := u.ofPod(p, used); m != nil {
 			podCPU, podMemory := sum(m)
 			cpu.Add(podCPU)
 			memory.Add(podMemory)
@@ -120,7 +123,7 @@ func (podMetrics) Kind() string            { return "PodMetrics" }
 
 func (s podMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	if p, err := s.pods.Pods(genericapirequest.NamespaceValue(ctx)).Get(name); err == nil {
-		if m := s.ofPod(p); m != nil {
+		if m := s.ofPod(p, s.now()); m != nil {
 			return m, nil
 		}
 	}
@@ -133,9 +136,9 @@ func (s podMetrics) List(ctx context.Context, options *metainternalversion.ListO
 	if err != nil {
 		return nil, err
 	}
-	list := &metrics.PodMetricsList{Items: []metrics.PodMetrics{}}
+	list, used := &metrics.PodMetricsList{Items: []metrics.PodMetrics{}}, s.now()
 	for _, p := range pods {
-		if m := s.ofPod(p); m != nil && chosen(p) {
+		if m := s.ofPod(p, used); m != nil && chosen(p) {
 			list.Items = append(list.Items, *m)
 		}
 	}
@@ -158,7 +161,7 @@ func (s nodeMetrics) Get(_ context.Context, name string, _ *metav1.GetOptions) (
 		return nil, err
 	}
 	if n, err := s.nodes.Get(name); err == nil {
-		if m := s.ofNode(n, pods); m != nil {
+		if m := s.ofNode(n, pods, s.now()); m != nil {
 			return m, nil
 		}
 	}
@@ -179,9 +182,9 @@ func (s nodeMetrics) List(_ context.Context, options *metainternalversion.ListOp
 	for _, p := range pods {
 		on[p.Spec.NodeName] = append(on[p.Spec.NodeName], p)
 	}
-	list := &metrics.NodeMetricsList{Items: []metrics.NodeMetrics{}}
+	list, used := &metrics.NodeMetricsList{Items: []metrics.NodeMetrics{}}, s.now()
 	for _, n := range nodes {
-		if m := s.ofNode(n, on[n.Name]); m != nil && chosen(n) {
+		if m := s.ofNode(n, on[n.Name], used); m != nil && chosen(n) {
 			list.Items = append(list.Items, *m)
 		}
 	}

@@ -131,7 +131,7 @@ func (p *Provisioner) changeVolume(ctx context.Context, claim *corev1.Persistent
 		want := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 		switch resizing, pending := condition(status, corev1.PersistentVolumeClaimResizing), condition(status, corev1.PersistentVolumeClaimFileSystemResizePending); {
 		case pending != nil:
-			status.Conditions, status.AllocatedResourceStatuses = nil, nil
+			status.Conditions, status.AllocatedResourceStatuses = slices.DeleteFunc(status.Conditions, isResize), nil
 			status.Capacity[corev1.ResourceStorage] = status.AllocatedResources[corev1.ResourceStorage]
 		case resizing == nil:
 			expansion(status, corev1.PersistentVolumeClaimResizing, "", corev1.PersistentVolumeClaimControllerResizeInProgress)
@@ -155,8 +155,14 @@ func (p *Provisioner) changeVolume(ctx context.Context, claim *corev1.Persistent
 
 // expansion sets how far an expansion is.
 func expansion(status *corev1.PersistentVolumeClaimStatus, is corev1.PersistentVolumeClaimConditionType, message string, resource corev1.ClaimResourceStatus) {
-	status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: is, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: message}}
+	status.Conditions = append(slices.DeleteFunc(status.Conditions, isResize),
+		corev1.PersistentVolumeClaimCondition{Type: is, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: message})
 	status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: resource}
+}
+
+// isResize reports whether a condition says how far an expansion is. Others have other owners.
+func isResize(c corev1.PersistentVolumeClaimCondition) bool {
+	return c.Type == corev1.PersistentVolumeClaimResizing || c.Type == corev1.PersistentVolumeClaimFileSystemResizePending
 }
 
 func condition(status *corev1.PersistentVolumeClaimStatus, kind corev1.PersistentVolumeClaimConditionType) *corev1.PersistentVolumeClaimCondition {
