@@ -18,6 +18,7 @@ import (
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/simulate"
+	"github.com/karve-k8s/karve/simulate/groups"
 )
 
 // Config is the configuration of a control plane. Only DataDir is required: every other field may
@@ -169,7 +170,7 @@ type Config struct {
 
 	// SimulateNodes is the number of nodes that this process simulates: see package simulate.
 	SimulateNodes int
-	// SimulateGroups has groups of simulated nodes, such as "2,zone=eu-a,nvidia.com/gpu=8": see [simulate.ParseGroup]. With groups,
+	// SimulateGroups has groups of simulated nodes, such as "2,zone=eu-a,nvidia.com/gpu=8": see [groups.Parse]. With groups,
 	// SimulateNodes is the number of all their nodes.
 	SimulateGroups []string
 	// SimulatePods are defaults for all Pods of simulated nodes, as NAME=VALUE: annotations without
@@ -285,7 +286,7 @@ func (c Config) complete() completed {
 	c.StartTimeout = cmp.Or(c.StartTimeout, defaultStartTimeout)
 	c.StopTimeout = cmp.Or(c.StopTimeout, defaultStopTimeout)
 	if len(c.SimulateGroups) > 0 {
-		_, c.SimulateNodes, _ = simulate.ParseGroups(c.SimulateGroups) // parseSimulation reports the error
+		_, c.SimulateNodes, _ = groups.ParseAll(c.SimulateGroups, simulate.Most) // parseSimulation reports the error
 	}
 	if c.Log == nil {
 		c.Log, _ = logbridge.New(os.Stderr, "text", "info") // these are valid

@@ -24,6 +24,7 @@ import (
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/simulate"
+	"github.com/karve-k8s/karve/simulate/groups"
 )
 
 // A configuration becomes a plan in three steps. Each step has a type, so that none can be skipped:
@@ -55,7 +56,7 @@ type plan struct {
 	ssh          *sshPlan // nil: nodes are reached directly
 	podDefaults  map[string]string
 	podTargets   simulate.Targets
-	nodeGroups   []simulate.Group
+	nodeGroups   []groups.Group
 
 	identity    string                // of this server among several
 	controllers *controllers.Upstream // nil if they are disabled

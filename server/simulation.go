@@ -19,16 +19,17 @@ import (
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 	"github.com/karve-k8s/karve/simulate"
+	"github.com/karve-k8s/karve/simulate/groups"
 )
 
 // parseSimulation reports the problems of --simulate-nodes.
 func (d *draft) parseSimulation() {
-	groups, _, err := simulate.ParseGroups(d.SimulateGroups)
+	kinds, _, err := groups.ParseAll(d.SimulateGroups, simulate.Most)
 	if err != nil {
 		d.add(err)
 		return
 	}
-	d.nodeGroups = groups
+	d.nodeGroups = kinds
 	if d.SimulateNodes < 0 || d.SimulateNodes > simulate.Most {
 		d.addf("--simulate-nodes %d: want a number of nodes from 1 to %d, or 0 for none", d.SimulateNodes, simulate.Most)
 		return

@@ -122,16 +122,6 @@ func (a *answering) work(t *testing.T) {
 	}
 }
 
-// held counts the open connections.
-func (a *answering) held() (n int) {
-	a.connections.mu.Lock()
-	defer a.connections.mu.Unlock()
-	for _, some := range a.connections.open {
-		n += len(some)
-	}
-	return n
-}
-
 // A client that has a connection gets no answer over it when a new connection would be refused.
 func TestConnectionsEndWithWhatAnswers(t *testing.T) {
 	listen := func(value string) func(*testing.T, *answering) {
@@ -149,7 +139,7 @@ func TestConnectionsEndWithWhatAnswers(t *testing.T) {
 			value := a.pod.Annotations[Listen]
 			a.annotateNamespace(t, map[string]string{Listen: value})
 			a.change(t, func(p *corev1.Pod) { delete(p.Annotations, Listen) })
-			if n := a.held(); n != 2 {
+			if n := a.connections.Len(); n != 2 {
 				t.Errorf("the Namespace names the same processes: %d connections are open, want 2", n)
 			}
 			a.annotateNamespace(t, nil)
@@ -167,7 +157,7 @@ func TestConnectionsEndWithWhatAnswers(t *testing.T) {
 		}, "there is no pod|nobody's"},
 		"another Pod of that name": {func(t *testing.T, a *answering) {
 			a.change(t, func(p *corev1.Pod) { p.UID = "other" })
-			if n := a.held(); n > 0 {
+			if n := a.connections.Len(); n > 0 {
 				t.Errorf("%d connections to the Pod before are open", n)
 			}
 			a.client.CloseIdleConnections() // an HTTP/2 client may use one of them once more before it notices
@@ -188,8 +178,8 @@ func TestConnectionsEndWithWhatAnswers(t *testing.T) {
 						t.Errorf("port %s: got %q and %v, want %s", port, got, err, c.want)
 					}
 				}
-				if n := a.held(); n > 0 || len(a.connections.open) > 0 {
-					t.Errorf("%d connections are held for %d destinations, want none", n, len(a.connections.open))
+				if n := a.connections.Len(); n > 0 {
+					t.Errorf("%d connections are held, want none", n)
 				}
 			})
 		}
@@ -220,7 +210,7 @@ func TestConnectionsToANodeEndWhenItIsDown(t *testing.T) {
 	if err := eventually.Receive(t, "the stream ends", ended); !errors.Is(err, ErrSimulated) || !strings.Contains(err.Error(), "is down") {
 		t.Errorf("the stream: got %v", err)
 	}
-	if n := a.held(); n > 0 {
+	if n := a.connections.Len(); n > 0 {
 		t.Errorf("%d connections are still held", n)
 	}
 	a.annotateNode(t, nil)

@@ -56,14 +56,13 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 		}
 	case state.Running != nil:
 		l.perhapsEnd(c, &status, s)
-	case s.pullError && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil:
+	case s.pullError && status.ImageID != imageID(c):
 		l.failToPull(c, &status)
 	case s.startError != "":
 		status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: s.startError, Message: "simulated, as annotation " + StartError + " has it"}}
 	case state.Waiting != nil && state.Waiting.Reason == reasonCrash && status.LastTerminationState.Terminated != nil:
 		ended := status.LastTerminationState.Terminated
-		if l.reached(c.Name, ended.FinishedAt, backOff(s, status.RestartCount)) {
-			status.RestartCount++
+		if status.Image != c.Image || l.reached(c.Name, ended.FinishedAt, backOff(s, status.RestartCount)) {
 			l.start(c, &status)
 		}
 	default:
@@ -114,14 +113,20 @@ func (l *life) describe(c *corev1.Container, status *corev1.ContainerStatus) {
 		status.Resources = resourcesOf(c)
 	}
 	if status.Image != c.Image { // the image of a running Pod may change: that is another container
-		l.restart(c, status, terminated(status, 0, reasonCompleted, l.now))
+		l.kill(c, status)
 	}
 }
+
+// imageID returns the ID of a container's image.
+func imageID(c *corev1.Container) string { return "simulated://" + hash(c.Image) }
 
 // start makes the container run.
 func (l *life) start(c *corev1.Container, status *corev1.ContainerStatus) {
 	status.Image = c.Image
-	status.ImageID = "simulated://" + hash(c.Image)
+	status.ImageID = imageID(c)
+	if status.ContainerID != "" {
+		status.RestartCount++
+	}
 	status.ContainerID = "simulated://" + hash(string(l.pod.UID), c.Name, strconv.Itoa(int(status.RestartCount)))[len("sha256:"):]
 	status.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: l.moment(c.Name)}}
 	l.describe(c, status)
@@ -130,7 +135,6 @@ func (l *life) start(c *corev1.Container, status *corev1.ContainerStatus) {
 // restart makes a container that has ended run again.
 func (l *life) restart(c *corev1.Container, status *corev1.ContainerStatus, ended *corev1.ContainerStateTerminated) {
 	status.LastTerminationState = corev1.ContainerState{Terminated: ended}
-	status.RestartCount++
 	l.start(c, status)
 }
 
@@ -182,6 +186,7 @@ func (l *life) ended(c *corev1.Container, status *corev1.ContainerStatus, s scri
 // failToPull returns the state of a container whose image cannot be pulled: it fails, and
 // then waits.
 func (l *life) failToPull(c *corev1.Container, status *corev1.ContainerStatus) {
+	status.Image = c.Image
 	const seen = time.Second // how long the error is visible before the wait for the next attempt
 	message := fmt.Sprintf("simulated: failed to pull image %q, as annotation %s has it", c.Image, ImagePullError)
 	waiting := status.State.Waiting

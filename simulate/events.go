@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -46,6 +47,9 @@ func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool, pull time.Duration)
 			}
 			add(corev1.EventTypeNormal, events.CreatedContainer, "Container created")
 			add(corev1.EventTypeNormal, events.StartedContainer, "Container started")
+		}
+		if why := killedFor(p, old, &c); why != "" {
+			add(corev1.EventTypeNormal, events.KillingContainer, "Container %s %s", c.Name, why)
 		}
 		if c.State.Running != nil && old.State.Running != nil && old.Ready && !c.Ready && hasReadinessProbe(p, c.Name) {
 			add(corev1.EventTypeWarning, events.ContainerUnhealthy, "Readiness probe failed: simulated")
@@ -110,6 +114,23 @@ func holdOf(status *corev1.PodStatus) string {
 	for _, c := range status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason == reasonCreating {
 			return w.Message
+		}
+	}
+	return ""
+}
+
+// killedFor returns why a container that ran was told to end in a Pod that goes on, or nothing.
+func killedFor(p *corev1.Pod, old, is *corev1.ContainerStatus) string {
+	if old.State.Running == nil || is.State.Running != nil && is.ContainerID == old.ContainerID || is.State.Terminated != nil {
+		return ""
+	}
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		switch {
+		case c.Name != is.Name:
+		case c.Image != old.Image:
+			return "definition changed, will be restarted"
+		case is.Resources != nil && old.Resources != nil && !equality.Semantic.DeepEqual(is.Resources, old.Resources):
+			return "resize requires restart"
 		}
 	}
 	return ""

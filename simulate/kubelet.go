@@ -26,6 +26,9 @@ import (
 // ErrSimulated is wrapped by the error that a connection to a Pod gets.
 var ErrSimulated = errors.New("simulated")
 
+// errStopped is the end of every connection.
+var errStopped = fmt.Errorf("%w: the nodes have stopped", ErrSimulated)
+
 // Kubelet answers the API server's requests to simulated nodes: `kubectl logs`, exec and
 // everything else that would reach a kubelet. Nothing listens: a connection through Dial to
 // the address of a simulated node is a pipe.
@@ -74,7 +77,7 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 			return nil, err
 		}
 		here, there := net.Pipe()
-		held, err := s.connections.hold(n.key(), here, n.answers)
+		held, err := s.connections.Hold(n.key(), here, n.answers)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +120,7 @@ func (k *Kubelet) close() {
 	k.mu.Lock()
 	close(k.closed)
 	k.server.Close()
-	k.of.connections.stop()
+	k.of.connections.Stop(errStopped)
 	k.of = nil
 	k.mu.Unlock()
 	k.streams.Wait()

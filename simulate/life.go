@@ -3,12 +3,15 @@ package simulate
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
-	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/kubernetes/pkg/features"
+	kubeletstatus "k8s.io/kubernetes/pkg/kubelet/status"
 )
 
 // life is a Pod at a moment. Everything about it except the exact times is in its status.
@@ -91,8 +94,8 @@ func (l *life) advance() corev1.PodStatus {
 	l.showMistake(&status)
 	if reason, message, held := l.held(&status); held {
 		l.hold(&status, reason, message)
-		if l.deadline(&status); status.Phase == corev1.PodFailed {
-			l.endAll(&status, exitKilled)
+		if code := l.deadline(&status); status.Phase == corev1.PodFailed {
+			l.endAll(&status, code)
 		}
 		l.conditions(&status)
 		return status
@@ -105,15 +108,11 @@ func (l *life) advance() corev1.PodStatus {
 		l.runContainers(&status, initialized)
 		l.resize(&status)
 	}
-	l.deadline(&status)
+	code := l.deadline(&status)
 	if status.Phase != corev1.PodFailed {
 		status.Phase = phaseOf(l.pod, &status, initialized, failed)
 	}
 	if podutil.IsPodPhaseTerminal(status.Phase) {
-		code := int32(exitTerminated)
-		if status.Reason != "" {
-			code = exitKilled
-		}
 		l.endAll(&status, code)
 	}
 	l.conditions(&status)
@@ -224,80 +223,6 @@ func (l *life) runContainers(status *corev1.PodStatus, initialized bool) {
 	}
 }
 
-// deadline ends a Pod that has been active for too long, as the kubelet does.
-func (l *life) deadline(status *corev1.PodStatus) {
-	if seconds := l.pod.Spec.ActiveDeadlineSeconds; seconds != nil && l.reached("", *status.StartTime, time.Duration(*seconds)*time.Second) {
-		status.Phase, status.Reason = corev1.PodFailed, reasonDeadline
-		status.Message = "Pod was active on the node longer than the specified deadline"
-	}
-}
-
-// end returns the status of a Pod that has been told to end. Its containers exit with code, unless they have ended before.
-func (l *life) end(code int32) corev1.PodStatus {
-	status := *l.pod.Status.DeepCopy()
-	status.ObservedGeneration = l.pod.Generation
-	l.endAll(&status, code)
-	if status.Phase = corev1.PodSucceeded; len(status.ContainerStatuses) == 0 { // nothing has begun
-		status.Phase = corev1.PodFailed
-	}
-	for _, c := range status.ContainerStatuses {
-		if c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {
-			status.Phase = corev1.PodFailed
-		}
-	}
-	l.conditions(&status)
-	return status
-}
-
-// endAll ends what still runs or waits in a Pod that has ended, as TerminatePod does (pkg/kubelet/status/status_manager.go).
-func (l *life) endAll(status *corev1.PodStatus, code int32) {
-	reason := reasonError
-	if status.Phase == corev1.PodSucceeded {
-		code, reason = 0, reasonCompleted
-	}
-	begun := l.hasInitialized(status)
-	attempted := 1 // so many init containers
-	for i, c := range status.InitContainerStatuses {
-		if c.State.Waiting == nil || c.LastTerminationState.Terminated != nil {
-			attempted = i + 1
-		}
-	}
-	for kind, all := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
-		for i := range all {
-			c := &all[i]
-			ranOut := c.State.Terminated != nil && c.Ready // an init container that has succeeded
-			switch {
-			case c.State.Running != nil:
-				c.State = corev1.ContainerState{Terminated: terminated(c, code, reason, l.now.Truncate(time.Second))}
-			case c.State.Waiting != nil && c.LastTerminationState.Terminated != nil: // it will not restart
-				c.State, c.LastTerminationState = c.LastTerminationState, corev1.ContainerState{}
-			case c.State.Terminated == nil && (kind == 0 && i < attempted || kind == 1 && begun):
-				c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: exitKilled, Reason: kubecontainer.ContainerReasonStatusUnknown,
-					Message: "The container could not be located when the pod was terminated"}}
-			}
-			c.Started, c.Ready = new(bool), ranOut
-		}
-	}
-}
-
-// hasInitialized reports whether the containers were allowed to begin (the kubelet's hasPodInitialized).
-func (l *life) hasInitialized(status *corev1.PodStatus) bool {
-	last := len(l.pod.Spec.InitContainers) - 1
-	if last < 0 || slices.ContainsFunc(status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
-		return c.LastTerminationState.Terminated != nil || c.State.Waiting == nil
-	}) {
-		return true
-	}
-	c := find(status.InitContainerStatuses, l.pod.Spec.InitContainers[last].Name)
-	if c == nil {
-		return false
-	}
-	if podutil.IsRestartableInitContainer(&l.pod.Spec.InitContainers[last]) {
-		return c.State.Running != nil && c.Started != nil && *c.Started
-	}
-	return c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
-}
-
 // phaseOf is getPhase of the kubelet (pkg/kubelet/kubelet_pods.go).
 func phaseOf(pod *corev1.Pod, status *corev1.PodStatus, initialized, failed bool) corev1.PodPhase {
 	if failed {
@@ -379,4 +304,85 @@ func (l *life) conditions(status *corev1.PodStatus) {
 		l.condition(status, corev1.ContainersReady, nil, "", "")
 		l.condition(status, corev1.PodReady, l.closedGates(status), "ReadinessGatesNotReady", "")
 	}
+}
+
+// restarting sets the condition of Pods whose containers may all restart at the end of one of them.
+func (l *life) restarting(status *corev1.PodStatus) {
+	if !podutil.AllContainersCouldRestart(&l.pod.Spec) || !utilfeature.DefaultFeatureGate.Enabled(features.RestartAllContainersOnContainerExits) {
+		return
+	}
+	state, reason, message := corev1.ConditionFalse, "", ""
+	switch {
+	case status.Phase == corev1.PodSucceeded:
+		reason = kubeletstatus.PodCompleted
+	case status.Phase == corev1.PodFailed:
+		reason = kubeletstatus.PodFailed
+	case l.anyRestartsAll(status):
+		state, reason, message = corev1.ConditionTrue, kubeletstatus.RestartAllContainersStarted, "container exited with restart policy rule"
+	}
+	set(status, l.pod.Generation, corev1.AllContainersRestarting, state, reason, message, l.now)
+}
+
+func (l *life) notReady(status *corev1.PodStatus, reason, message string) {
+	set(status, l.pod.Generation, corev1.ContainersReady, corev1.ConditionFalse, reason, message, l.now)
+	set(status, l.pod.Generation, corev1.PodReady, corev1.ConditionFalse, reason, message, l.now)
+}
+
+// closedGates returns the readiness gates without a true condition.
+func (l *life) closedGates(status *corev1.PodStatus) (closed []string) {
+	for _, gate := range l.pod.Spec.ReadinessGates {
+		i := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == gate.ConditionType })
+		switch {
+		case i < 0:
+			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+		case status.Conditions[i].Status != corev1.ConditionTrue:
+			closed = append(closed, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType, status.Conditions[i].Status))
+		}
+	}
+	return closed
+}
+
+// condition sets a condition to true, or to false if something is missing. %s in the
+// message stands for the list of that; an empty message is the list.
+func (l *life) condition(status *corev1.PodStatus, kind corev1.PodConditionType, missing []string, reason, message string) {
+	state := corev1.ConditionTrue
+	switch {
+	case len(missing) == 0:
+		message = ""
+		if reason != "PodCompleted" {
+			reason = ""
+		}
+	case message == "":
+		state, message = corev1.ConditionFalse, strings.Join(missing, ", ")
+	default:
+		state, message = corev1.ConditionFalse, fmt.Sprintf(message, missing)
+	}
+	set(status, l.pod.Generation, kind, state, reason, message, l.now)
+}
+
+// set changes this condition only: others have other owners.
+func set(status *corev1.PodStatus, generation int64, kind corev1.PodConditionType, state corev1.ConditionStatus, reason, message string, now time.Time) {
+	i := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if i < 0 {
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind})
+		i = len(status.Conditions) - 1
+	}
+	c := &status.Conditions[i]
+	if c.Status != state {
+		c.LastTransitionTime = second(now)
+	}
+	c.Status, c.Reason, c.Message, c.ObservedGeneration = state, reason, message, generation
+}
+
+func unset(status *corev1.PodStatus, kind corev1.PodConditionType) {
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+}
+
+func find(all []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i]
+		}
+	}
+	return nil
 }

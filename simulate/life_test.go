@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // began is not at a full second, because no Pod begins at one.
@@ -188,6 +189,50 @@ func TestWrongAnnotations(t *testing.T) {
 	}
 }
 
+// A container with a new image ends like one of a deleted Pod, and begins like a new one.
+func TestANewImage(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotations []string
+		want        []string
+		code        int32
+	}{
+		"at once":     {nil, []string{"0s Running main=running/1 ready"}, exitTerminated},
+		"with time":   {[]string{StopAfter, "5s"}, []string{"5s Running main=running/1 ready"}, exitTerminated},
+		"killed":      {[]string{StopAfter, "1h"}, []string{"30s Running main=running/1 ready"}, exitKilled},
+		"no image":    {[]string{ImagePullError, "true"}, []string{"0s Running main=ErrImagePull", "1s Running main=ImagePullBackOff"}, exitTerminated},
+		"wrong start": {[]string{StartError, "CreateContainerError"}, []string{"0s Running main=CreateContainerError"}, exitTerminated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(corev1.RestartPolicyAlways)
+			p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
+			play(t, p, time.Minute, false)
+			p.Spec.Containers[0].Image = "web:2"
+			for i := 0; i < len(c.annotations); i += 2 {
+				p.Annotations[c.annotations[i]] = c.annotations[i+1]
+			}
+			seen := play(t, p, time.Minute, false)
+			if last := p.Status.ContainerStatuses[0].LastTerminationState.Terminated; !slices.Equal(seen, c.want) || last == nil || last.ExitCode != c.code {
+				t.Errorf("got %q and %+v, want %q with exit code %d", seen, last, c.want, c.code)
+			}
+		})
+	}
+}
+
+// A Pod at its deadline has its grace period, and one that cannot begin has none.
+func TestDeadlines(t *testing.T) {
+	for annotation, want := range map[string]string{
+		StopAfter:  "10s Failed main=Error",
+		MountError: "3s Failed main=ContainerStatusUnknown",
+	} {
+		p := newPod(corev1.RestartPolicyNever, annotation, "7s", RunFor, "forever")
+		p.Spec.ActiveDeadlineSeconds, p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3), ptr.To[int64](30)
+		seen := play(t, p, time.Minute, false)
+		if last := seen[len(seen)-1]; last != want {
+			t.Errorf("%s: got %q, want %q", annotation, last, want)
+		}
+	}
+}
+
 // Chance is the same again with the same seed, and another with another.
 func TestChanceComesFromTheSeed(t *testing.T) {
 	outcomes := func(seed string) (all []string) {
@@ -211,8 +256,7 @@ func TestChanceComesFromTheSeed(t *testing.T) {
 	}
 	tasks := func(pod string) string {
 		p := newPod(corev1.RestartPolicyNever, RunFor, "1s..1h", batchv1.JobCompletionIndexAnnotation, "3")
-		p.Name, p.OwnerReferences = pod, []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "all", Controller: new(bool)}}
-		*p.OwnerReferences[0].Controller = true
+		p.Name, p.OwnerReferences = pod, []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "all", Controller: ptr.To(true)}}
 		s, err := readScript(p, Defaults{})
 		if err != nil {
 			t.Fatal(err)

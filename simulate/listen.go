@@ -119,7 +119,7 @@ func (s *simulation) dialPod(ctx context.Context, key types.NamespacedName, port
 	if err != nil {
 		return nil, fmt.Errorf("%w: nothing answers for port %d of Pod %s: %w", ErrSimulated, port, key, err)
 	}
-	return s.connections.hold(key, conn, func() error {
+	return s.connections.Hold(key, conn, func() error {
 		now, err := s.target(key, port)
 		if err == nil && now != to {
 			err = fmt.Errorf("%w: another process answers for port %d of Pod %s now", ErrSimulated, port, key)

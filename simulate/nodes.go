@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -12,7 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -117,58 +115,9 @@ func (n *node) key() types.NamespacedName { return types.NamespacedName{Name: n.
 func (s *simulation) setDown(n *node, down bool) bool {
 	changed := n.setDown(down)
 	if changed {
-		s.connections.review(n.key())
+		s.connections.Review(n.key())
 	}
 	return changed
-}
-
-// object returns the Node as it registers.
-func (s *simulation) object(n *node, now time.Time) *corev1.Node {
-	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: labelsOf(n)}}
-	o.Labels[NodeLabel] = ""
-	o.Spec.ProviderID = providerID(n.name)
-	o.Status.Capacity = s.capacityOf(n)
-	if g := s.groupOf(n.index); g != nil {
-		maps.Copy(o.Labels, g.Labels)
-		o.Spec.Taints = g.Taints
-	}
-	o.Status.Allocatable = o.Status.Capacity.DeepCopy()
-	if !s.PodCIDRs {
-		o.Spec.PodCIDRs = s.rangesFor(n)
-		o.Spec.PodCIDR = o.Spec.PodCIDRs[0]
-	}
-	s.describe(n, &o.Status)
-	o.Status.Conditions = conditionsOf(n, nil, now)
-	return o
-}
-
-// labelsOf returns the labels that a kubelet gives its Node.
-func labelsOf(n *node) map[string]string {
-	return map[string]string{
-		corev1.LabelHostname: n.name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
-		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
-	}
-}
-
-// capacityOf returns what a node has, unless a user changes it.
-func (s *simulation) capacityOf(n *node) corev1.ResourceList {
-	has := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
-		corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
-		"hugepages-1Gi": resource.MustParse("0"), "hugepages-2Mi": resource.MustParse("0"),
-	}
-	if g := s.groupOf(n.index); g != nil {
-		maps.Copy(has, g.Capacity)
-	}
-	return has
-}
-
-// rangesFor returns the ranges of a node's Pod addresses, where no controller assigns them.
-func (s *simulation) rangesFor(n *node) (ranges []string) {
-	for _, six := range s.IPv6 {
-		ranges = append(ranges, podRangeOf(n.index, six).String())
-	}
-	return ranges
 }
 
 // describe sets what a node reports about itself, and what no other client may change.

@@ -123,7 +123,7 @@ const addressPoll = 500 * time.Millisecond
 
 // syncPod brings a Pod to where it should be by now.
 func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
-	s.connections.review(key) // the Pod, its Namespace or its node has changed
+	s.connections.Review(key) // the Pod, its Namespace or its node has changed
 	object, there, err := s.PodInformer.GetStore().GetByKey(key.String())
 	if err != nil {
 		return 0, err
@@ -295,11 +295,9 @@ func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (t
 			r.deleted = asked
 		}
 	}
-	takes, code := time.Duration(0), int32(exitTerminated)
-	if !podutil.IsPodPhaseTerminal(p.Status.Phase) && hasStarted(&p.Status) {
-		if takes = l.script.stopAfter + longestPreStop(p); takes > grace {
-			takes, code = grace, exitKilled
-		}
+	takes, code := l.stopping(p.DeletionGracePeriodSeconds)
+	if podutil.IsPodPhaseTerminal(p.Status.Phase) {
+		takes = 0
 	}
 	if left := r.deleted.Add(takes).Sub(l.now); left > 0 {
 		return left, nil

@@ -42,17 +42,25 @@ func (l *life) resize(status *corev1.PodStatus) {
 		return
 	}
 	unset(status, corev1.PodResizePending)
-	unset(status, corev1.PodResizeInProgress)
+	ends := false // a container that has to restart
 	l.eachRunning(status, func(c *corev1.Container, is *corev1.ContainerStatus) {
 		was := is.Resources
 		is.Resources = resourcesOf(c)
 		for _, policy := range c.ResizePolicy {
 			if policy.RestartPolicy == corev1.RestartContainer && was != nil && differ(was, is.Resources, policy.ResourceName) {
-				l.restart(c, is, terminated(is, exitTerminated, reasonError, l.now))
+				if l.kill(c, is); is.State.Running != nil {
+					is.Resources, ends = was, true // the next look tries again
+				} else {
+					l.start(c, is)
+				}
 				break
 			}
 		}
 	})
+	if ends {
+		return
+	}
+	unset(status, corev1.PodResizeInProgress)
 	if level {
 		status.Resources = podResources(l.pod)
 	}

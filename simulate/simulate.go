@@ -8,7 +8,7 @@
 // decide what happens to a Pod, and have neither a client nor a clock: life.go (the Pod),
 // container.go (each container) and annotations.go (what users want; defaults.go and listen.go have
 // parts of that). kubelet.go answers requests to a node, and streams.go those that take over a
-// connection. connections.go ends connections to what no longer answers. DESIGN.md has the decisions.
+// connection. DESIGN.md has the decisions.
 package simulate
 
 import (
@@ -40,6 +40,8 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/karve-k8s/karve/internal/panics"
+	"github.com/karve-k8s/karve/simulate/connections"
+	"github.com/karve-k8s/karve/simulate/groups"
 	"github.com/karve-k8s/karve/simulate/volumes"
 )
 
@@ -48,7 +50,7 @@ type Config struct {
 	// Nodes is the number of nodes, up to [Most].
 	Nodes int
 	// Groups say of what kind the nodes are, in order. Nodes beyond them are of the usual kind.
-	Groups []Group
+	Groups []groups.Group
 	// Version is the version of the kubelets, such as v1.37.2.
 	Version string
 	// IPv6 says for each family of addresses, in order, whether it is IPv6.
@@ -91,7 +93,7 @@ type simulation struct {
 	nextIndex          int      // of the last node that somebody else has made
 	declared           []string // features of the nodes
 	addresses          *addresses
-	connections        connections
+	connections        connections.Set
 	events             toolsrecord.EventBroadcaster
 	provisioner        volumes.Provisioner
 	pods, claims       workqueue.TypedRateLimitingInterface[types.NamespacedName] // claims has volumes, too

@@ -17,6 +17,8 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 	"k8s.io/utils/exec"
+
+	"github.com/karve-k8s/karve/simulate/connections"
 )
 
 const (
@@ -207,7 +209,7 @@ func (t *taking) PortForward(ctx context.Context, _, _ string, port int32, strea
 	}()
 	t.copies.Go(func() {
 		io.Copy(conn, stream)
-		conn.(*heldConn).CloseWrite()
+		conn.(*connections.Held).CloseWrite()
 	})
 	_, err = io.Copy(stream, conn)
 	switch {

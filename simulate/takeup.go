@@ -14,7 +14,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/karve-k8s/karve/simulate/groups"
 )
 
 // nodeSet has the nodes by their names and by their numbers.
@@ -54,6 +59,63 @@ func (s *nodeSet) remove(name string) {
 	}
 }
 
+// object returns the Node as it registers.
+func (s *simulation) object(n *node, now time.Time) *corev1.Node {
+	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: labelsOf(n)}}
+	o.Labels[NodeLabel] = ""
+	o.Spec.ProviderID = providerID(n.name)
+	o.Status.Capacity = s.capacityOf(n)
+	if g := s.groupOf(n.index); g != nil {
+		maps.Copy(o.Labels, g.Labels)
+		o.Spec.Taints = g.Taints
+	}
+	o.Status.Allocatable = o.Status.Capacity.DeepCopy()
+	if !s.PodCIDRs {
+		o.Spec.PodCIDRs = s.rangesFor(n)
+		o.Spec.PodCIDR = o.Spec.PodCIDRs[0]
+	}
+	s.describe(n, &o.Status)
+	o.Status.Conditions = conditionsOf(n, nil, now)
+	return o
+}
+
+// labelsOf returns the labels that a kubelet gives its Node.
+func labelsOf(n *node) map[string]string {
+	return groups.Labels(strings.TrimRight(n.name[:min(len(n.name), validation.LabelValueMaxLength)], "-.")) // a name may be longer than a label
+}
+
+// capacityOf returns what a node has, unless a user changes it.
+func (s *simulation) capacityOf(n *node) corev1.ResourceList {
+	has := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
+		"hugepages-1Gi": resource.MustParse("0"), "hugepages-2Mi": resource.MustParse("0"),
+	}
+	if g := s.groupOf(n.index); g != nil {
+		maps.Copy(has, g.Capacity)
+	}
+	return has
+}
+
+// rangesFor returns the ranges of a node's Pod addresses, where no controller assigns them.
+func (s *simulation) rangesFor(n *node) (ranges []string) {
+	for _, six := range s.IPv6 {
+		ranges = append(ranges, podRangeOf(n.index, six).String())
+	}
+	return ranges
+}
+
+// groupOf returns the group of a node of the server, or nil.
+func (s *simulation) groupOf(index int) *groups.Group {
+	for i := range s.Groups {
+		if index < s.Groups[i].Nodes {
+			return &s.Groups[i]
+		}
+		index -= s.Groups[i].Nodes
+	}
+	return nil
+}
+
 // providerID returns the ID of a Node that the simulation has made. A copy of it with another name has not that ID.
 func providerID(name string) string { return "simulated://" + name }
 
@@ -79,7 +141,7 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 			}
 			s.nodes.remove(o.Name)
 		case numbered && reportsElsewhere(o):
-			err := fmt.Errorf("node %s exists and is not simulated: a kubelet of %s reports for it. Delete it, or choose --%s so that no simulated node has its name", o.Name, o.Status.NodeInfo.ContainerRuntimeVersion, NodesOption)
+			err := fmt.Errorf("node %s exists and is not simulated: a kubelet of %s reports for it. Delete it, or choose --%s so that no simulated node has its name", o.Name, o.Status.NodeInfo.ContainerRuntimeVersion, groups.Option)
 			foreign = append(foreign, err)
 			s.nodes.remove(o.Name)
 		case numbered && !IsNode(o):
@@ -89,7 +151,7 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 			}
 		}
 		if numbered && isMade(o) && !s.isAsAsked(o) {
-			s.Log.Warnf("simulated nodes: node %s has other labels or another capacity than --%s says: delete it, and it comes back with those", o.Name, NodesOption)
+			s.Log.Warnf("simulated nodes: node %s has other labels or another capacity than --%s says: delete it, and it comes back with those", o.Name, groups.Option)
 		}
 	}
 	if len(errs) > 0 {
@@ -229,7 +291,10 @@ func (s *simulation) complete(ctx context.Context, n *node, o *corev1.Node) erro
 	if g := s.groupOf(n.index); g != nil {
 		maps.Copy(labels, g.Labels)
 	}
-	maps.DeleteFunc(labels, func(name, value string) bool { return o.Labels[name] == value })
+	maps.DeleteFunc(labels, func(name, value string) bool {
+		is, there := o.Labels[name]
+		return there && (is == value || name == corev1.LabelHostname) // a host may have another name than its Node
+	})
 	change := map[string]any{}
 	if len(labels) > 0 {
 		change["metadata"] = map[string]any{"labels": labels}

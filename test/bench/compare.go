@@ -40,6 +40,7 @@ type comparison struct {
 	dir      string
 	karve    string
 	against  string
+	kwok     bool // karve with its nodes is measured, too
 	// upstream are deviations to switch off in the karve that is compared with.
 	upstream string
 	// datastores are what is compared, if it is not programs: one karve on each.
@@ -207,6 +208,14 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 		before := cmp.server(cmp.against, binary)
 		before.name = "before"
 		cmp.peers = append(cmp.peers, before)
+	}
+	if cmp.kwok {
+		p := karve("karve + kwok's nodes", cmp.karve, nil)
+		if p.kwok, err = buildKwok(ctx, cmp.stderr); err != nil {
+			return err
+		}
+		p.name, p.version, p.binaries = "kwok", p.version+" kwok "+kwokVersion, append(p.binaries, p.kwok.binary)
+		cmp.peers = append(cmp.peers, p)
 	}
 	if cmp.upstream != "" {
 		option := "--upstream=" + cmp.upstream

@@ -26,6 +26,7 @@ type peer struct {
 	controllers bool
 	binaries    []string      // in the order of the processes
 	group       int64         // MiB of a control group for them; 0: none
+	kwok        *kwok         // simulates nodes; nil: Karve does
 	database    *userDatabase // of Karve; nil: the built-in datastore
 	// launch starts the processes on a data directory, which may have the state of an earlier
 	// start, and adds them to c. It does not wait until they are ready.

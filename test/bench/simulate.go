@@ -29,6 +29,7 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	scheduler := cmp.flags.String("scheduler-config", "", "`FILE` for the scheduler, as docs/testing.md has one for thousands of Pods")
 	settle := cmp.flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
 	window := cmp.flags.Duration("window", 30*time.Second, "how long it is measured")
+	cmp.flags.BoolVar(&cmp.kwok, "kwok", false, "measure the same karve with nodes of kwok, too, with kwok's fast stages")
 	if err := cmp.parse(args); err != nil {
 		return err
 	}
@@ -76,7 +77,10 @@ func (s *simulated) row(name string) string { return fmt.Sprintf("%d nodes, %s",
 
 func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample) (err error) {
 	began := time.Now()
-	args := []string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", "memory://"}
+	args := []string{"--datastore-endpoint", "memory://"}
+	if p.kwok == nil {
+		args = append(args, "--simulate-nodes", strconv.Itoa(s.nodes))
+	}
 	if s.scheduler != "" {
 		args = append(args, "--kube-scheduler-arg", "config="+s.scheduler)
 	}
@@ -90,6 +94,11 @@ func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample
 	}
 	if s.client, err = kubernetes.NewForConfigAndClient(s.cluster.config(), s.http); err != nil {
 		return err
+	}
+	if p.kwok != nil {
+		if err := p.kwok.start(ctx, s.cluster, s.probe, dir, s.nodes); err != nil {
+			return err
+		}
 	}
 	if err := s.wait(ctx, s.nodesReady); err != nil {
 		return err

@@ -1,4 +1,5 @@
-package simulate
+// Package groups reads what kinds of simulated nodes a user wants.
+package groups
 
 import (
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	taintutils "k8s.io/kubernetes/pkg/util/taints"
 )
 
-// NodesOption is the option of the server with the simulated nodes.
-const NodesOption = "simulate-nodes"
+// Option is the option of the server with the simulated nodes.
+const Option = "simulate-nodes"
 
 // Group is a number of nodes of one kind. What it does not say is as with every simulated node.
 type Group struct {
@@ -24,17 +25,25 @@ type Group struct {
 	Capacity corev1.ResourceList
 }
 
+// Labels returns those that a kubelet gives its Node.
+func Labels(host string) map[string]string {
+	return map[string]string{
+		corev1.LabelHostname: host, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+	}
+}
+
 // The short names of labels.
 var shortLabels = map[string]string{"zone": corev1.LabelTopologyZone, "region": corev1.LabelTopologyRegion, "instance-type": corev1.LabelInstanceTypeStable}
 
 // own are the resources of every machine.
 var own = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
 
-// ParseGroup reads a group of nodes: NUMBER,NAME=VALUE,… A name is zone, region, instance-type, label:KEY, or a resource such as cpu or
+// Parse reads a group of nodes: NUMBER,NAME=VALUE,… A name is zone, region, instance-type, label:KEY, or a resource such as cpu or
 // nvidia.com/gpu. taint:KEY=VALUE:EFFECT is a taint.
-func ParseGroup(text string) (Group, error) {
+func Parse(text string) (Group, error) {
 	wrong := func(format string, args ...any) (Group, error) {
-		return Group{}, fmt.Errorf("--%s %s: %s", NodesOption, text, fmt.Sprintf(format, args...))
+		return Group{}, fmt.Errorf("--%s %s: %s", Option, text, fmt.Sprintf(format, args...))
 	}
 	parts := strings.Split(text, ",")
 	g := Group{Labels: map[string]string{}, Capacity: corev1.ResourceList{}}
@@ -68,7 +77,7 @@ func ParseGroup(text string) (Group, error) {
 			if _, there := g.Labels[label]; there {
 				return wrong("the label %s is there twice", label)
 			}
-			if _, there := labelsOf(&node{})[label]; there {
+			if _, there := Labels("")[label]; there {
 				return wrong("each node sets the label %s itself", label)
 			}
 			g.Labels[label] = value
@@ -96,28 +105,17 @@ func ParseGroup(text string) (Group, error) {
 	return g, nil
 }
 
-// ParseGroups reads the values of the option, and checks the number of all nodes.
-func ParseGroups(list []string) (groups []Group, nodes int, err error) {
+// ParseAll reads the values of the option, and checks that all together are at most so many nodes.
+func ParseAll(list []string, most int) (groups []Group, nodes int, err error) {
 	for _, text := range list {
-		g, err := ParseGroup(text)
+		g, err := Parse(text)
 		if err != nil {
 			return nil, 0, err
 		}
 		groups, nodes = append(groups, g), nodes+g.Nodes
 	}
-	if nodes > Most {
-		return nil, 0, fmt.Errorf("--%s: there can be %d nodes, not %d", NodesOption, Most, nodes)
+	if nodes > most {
+		return nil, 0, fmt.Errorf("--%s: there can be %d nodes, not %d", Option, most, nodes)
 	}
 	return groups, nodes, nil
-}
-
-// groupOf returns the group of a node of the server, or nil.
-func (s *simulation) groupOf(index int) *Group {
-	for i := range s.Groups {
-		if index < s.Groups[i].Nodes {
-			return &s.Groups[i]
-		}
-		index -= s.Groups[i].Nodes
-	}
-	return nil
 }
