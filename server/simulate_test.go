@@ -299,11 +299,11 @@ func testSimulatedCrashLoop(t *testing.T, c *cluster) {
 	c.wantPod(t, ns, "bad", "waits to be restarted", func(p *corev1.Pod) bool {
 		s := p.Status.ContainerStatuses
 		return p.Status.Phase == corev1.PodRunning && len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "CrashLoopBackOff" &&
-			s[0].LastTerminationState.Terminated.ExitCode == 1 && s[0].LastTerminationState.Terminated.Reason == "OOMKilled"
+			s[0].LastTerminationState.Terminated.ExitCode == 137 && s[0].LastTerminationState.Terminated.Reason == "OOMKilled"
 	})
 	c.wantPod(t, ns, "bad", "is restarted four times", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount >= 4 })
 	// The Pod is repaired while it runs.
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:null}}}`, simulate.CrashLoop, simulate.RunFor)
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:null,%q:null}}}`, simulate.CrashLoop, simulate.RunFor, simulate.ExitReason)
 	amend(t, c.CoreV1().Pods(ns), "bad", types.MergePatchType, patch)
 	c.wantPod(t, ns, "bad", "is ready", isReady)
 }

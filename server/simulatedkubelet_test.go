@@ -170,7 +170,10 @@ func testSimulatedFaults(t *testing.T, c *cluster) {
 	}})
 	create(t, c.CoreV1().Pods(ns), simulated("nomount", simulate.MountError, "disk is gone"))
 	create(t, c.CoreV1().Pods(ns), simulated("noconfig", simulate.StartError, "CreateContainerConfigError"))
+	create(t, c.CoreV1().Pods(ns), simulated("sick", simulate.UnhealthyAfter, "100ms", simulate.Events, "true"))
 	c.wantEvent(t, ns, "nomount", "FailedMount", "disk is gone")
+	c.wantEvent(t, ns, "sick", "Unhealthy", "Liveness probe failed")
+	c.wantEvent(t, ns, "sick", "Killing", "failed liveness probe, will be restarted")
 	c.wantPod(t, ns, "noconfig", "waits", func(p *corev1.Pod) bool {
 		s := p.Status.ContainerStatuses
 		return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "CreateContainerConfigError"

@@ -32,6 +32,7 @@ const (
 	BackOff        = Prefix + "back-off"            // duration of the first back-off, at least leastBackOff; it doubles
 	ReadyAfter     = Prefix + "ready-after"         // duration from its start until it is ready
 	NotReadyAfter  = Prefix + "not-ready-after"     // duration from its start until it is no longer ready
+	UnhealthyAfter = Prefix + "unhealthy-after"     // duration from its start until its liveness probe fails, and it is restarted
 	TerminationMsg = Prefix + "termination-message" // what it writes to its terminationMessagePath
 	Logs           = Prefix + "logs"                // configmap/NAME[/KEY]: what kubectl logs shows
 	Exec           = Prefix + "exec"                // configmap/NAME[/KEY]: what commands answer, see answer
@@ -77,20 +78,21 @@ const (
 
 // script is what one container does.
 type script struct {
-	pullError     bool
-	startError    string
-	fails         int32  // so often, before it does what it usually does
-	chance        uint64 // so often in a hundred times instead
-	draw          func(n uint64, attempt int32) uint64
-	usual         time.Duration // how long it runs then
-	runFor        time.Duration // or forever
-	exitCode      int32
-	exitReason    string // if empty, the exit code decides
-	message       string
-	logs, exec    contentRef
-	backOff       time.Duration
-	readyAfter    time.Duration
-	notReadyAfter time.Duration // forever: never
+	pullError  bool
+	startError string
+	fails      int32  // so often, before it does what it usually does
+	chance     uint64 // so often in a hundred times instead
+	draw       func(n uint64, attempt int32) uint64
+	usual      time.Duration // how long it runs then
+	runFor     time.Duration // or forever
+	exitCode   int32
+	exitReason string // if empty, the exit code decides
+	message    string
+	logs, exec contentRef
+	backOff    time.Duration
+	readyAfter time.Duration
+	// forever: never
+	notReadyAfter, unhealthyAfter time.Duration
 }
 
 // podScript is what a whole Pod does.
@@ -103,7 +105,7 @@ type podScript struct {
 }
 
 var podOnly = []string{StartDelay, StopAfter, MountError, Events, Seed, Listen}
-var ofContainers = []string{ImagePullError, StartError, RunFor, ExitCode, ExitReason, Fails, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, TerminationMsg, Logs, Exec, CPUUsage, MemoryUsage, CPULoad, MemoryLoad}
+var ofContainers = []string{ImagePullError, StartError, RunFor, ExitCode, ExitReason, Fails, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, UnhealthyAfter, TerminationMsg, Logs, Exec, CPUUsage, MemoryUsage, CPULoad, MemoryLoad}
 
 // podNames and nodeNames are all annotations of a Pod and of a Node.
 var (

@@ -55,7 +55,12 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 			return status
 		}
 	case state.Running != nil:
-		l.perhapsEnd(c, &status, s)
+		if l.perhapsEnd(c, &status, s); status.State.Running != nil && s.unhealthyAfter != forever && l.reached(c.Name, status.State.Running.StartedAt, s.unhealthyAfter) {
+			if l.kill(c, &status); status.State.Running == nil {
+				status.State, status.LastTerminationState = status.LastTerminationState, corev1.ContainerState{}
+				l.ended(c, &status, s)
+			}
+		}
 	case s.pullError && status.ImageID != imageID(c):
 		l.failToPull(c, &status)
 	case s.startError != "":
@@ -71,8 +76,10 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 			l.perhapsEnd(c, &status, s)
 		}
 	}
-	if running := status.State.Running; running != nil && s.runFor != forever && l.reached(c.Name, running.StartedAt, s.runFor) {
-		l.wake(0) // it has just started, and ends in a write of its own
+	for _, d := range []time.Duration{s.runFor, s.unhealthyAfter} {
+		if running := status.State.Running; running != nil && d != forever && l.reached(c.Name, running.StartedAt, d) {
+			l.wake(0) // it has just started, and ends in a write of its own
+		}
 	}
 	l.judge(c, &status, s)
 	return status

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -24,12 +25,12 @@ const mountFailed = "Unable to attach or mount volumes: "
 // event is one that a kubelet records.
 type event struct{ kind, reason, message string }
 
-// eventsOf returns the events of a change of a Pod's status: warnings, and with all also the kubelet's normal ones. A Pod that has to wait
-// pulls its images for so long.
-func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool, pull time.Duration) (found []event) {
-	was := &p.Status
+// eventsOf returns the events of a change of a Pod's status: warnings, and, if its script wants that, also the kubelet's normal ones. A Pod
+// that has to wait pulls its images for so long.
+func eventsOf(p *corev1.Pod, is *corev1.PodStatus, script *podScript) (found []event) {
+	was, pull := &p.Status, script.startDelay
 	add := func(kind, reason, format string, args ...any) {
-		if all || kind == corev1.EventTypeWarning {
+		if script.events || kind == corev1.EventTypeWarning {
 			found = append(found, event{kind, reason, fmt.Sprintf(format, args...)})
 		}
 	}
@@ -47,6 +48,10 @@ func eventsOf(p *corev1.Pod, is *corev1.PodStatus, all bool, pull time.Duration)
 			}
 			add(corev1.EventTypeNormal, events.CreatedContainer, "Container created")
 			add(corev1.EventTypeNormal, events.StartedContainer, "Container started")
+		}
+		if failedLiveness(old, &c, script.containers[c.Name].unhealthyAfter) {
+			add(corev1.EventTypeWarning, events.ContainerUnhealthy, "Liveness probe failed: simulated")
+			add(corev1.EventTypeNormal, events.KillingContainer, "Container %s failed liveness probe, will be restarted", c.Name)
 		}
 		if why := killedFor(p, old, &c); why != "" {
 			add(corev1.EventTypeNormal, events.KillingContainer, "Container %s %s", c.Name, why)
@@ -117,6 +122,15 @@ func holdOf(status *corev1.PodStatus) string {
 		}
 	}
 	return ""
+}
+
+// failedLiveness reports whether a container was told to end because its liveness probe fails so long after its start.
+func failedLiveness(old, is *corev1.ContainerStatus, after time.Duration) bool {
+	if after == forever || old.State.Running == nil || is.State.Running != nil && is.ContainerID == old.ContainerID {
+		return false
+	}
+	ended := cmp.Or(is.State.Terminated, is.LastTerminationState.Terminated)
+	return ended != nil && (ended.ExitCode == exitTerminated || ended.ExitCode == exitKilled) && ended.FinishedAt.Sub(old.State.Running.StartedAt.Time) >= after
 }
 
 // killedFor returns why a container that ran was told to end in a Pod that goes on, or nothing.

@@ -110,6 +110,8 @@ func TestLife(t *testing.T) {
 		{"start delay", newPod(always, StartDelay, "5s"), []string{"0s Pending main=ContainerCreating", "5s Running main=running/0 ready"}},
 		{"ready for a while", newPod(always, ReadyAfter, "1s", NotReadyAfter, "3s"),
 			[]string{"0s Running main=running/0", "1s Running main=running/0 ready", "3s Running main=running/0"}},
+		{"is out of memory", newPod(never, ExitReason, "OOMKilled"), []string{"0s Running main=running/0 ready", "1s Failed main=OOMKilled"}},
+		{"fails its liveness probe", newPod(always, UnhealthyAfter, "5s", BackOff, "1h"), []string{"0s Running main=running/0 ready", "5s Running main=running/1 ready"}},
 		{"fails", newPod(never, ExitCode, "3", ExitReason, "OOMKilled"), []string{"0s Running main=running/0 ready", "1s Failed main=OOMKilled"}},
 		{"crash loop", newPod(onFailure, CrashLoop, "true", BackOff, "1s"), []string{"0s Running main=running/0 ready", "1s Running main=running/1 ready",
 			"2s Running main=CrashLoopBackOff", "3s Running main=running/2 ready", "4s Running main=CrashLoopBackOff", "6s Running main=running/3 ready",

@@ -274,7 +274,7 @@ func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, sta
 		return fmt.Errorf("write status of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	r.written = written.ResourceVersion
-	s.record(n, p, eventsOf(p, &status, l.script.events, l.script.startDelay))
+	s.record(n, p, eventsOf(p, &status, &l.script))
 	return nil
 }
 

@@ -65,7 +65,7 @@ func (r *reader) script(usual time.Duration) script {
 		exec:          r.content(Exec),
 		backOff:       max(r.duration(BackOff, firstBackOff), leastBackOff),
 		readyAfter:    r.duration(ReadyAfter, 0),
-		notReadyAfter: r.duration(NotReadyAfter, forever),
+		notReadyAfter: r.duration(NotReadyAfter, forever), unhealthyAfter: r.duration(UnhealthyAfter, forever),
 	}
 	if !isReason.MatchString(s.startError) {
 		r.fail(StartError, s.startError, "a kubelet's reason such as CreateContainerConfigError")
@@ -81,13 +81,13 @@ func (r *reader) script(usual time.Duration) script {
 		s.draw = func(n uint64, attempt int32) uint64 { return at.draw(n, fmt.Sprint(Fails, attempt)) }
 	}
 	crash := r.truth(CrashLoop)
-	if s.exitCode = int32(r.number(ExitCode, 0, 255)); r.text(ExitCode) != "" {
+	switch s.exitCode = int32(r.number(ExitCode, 0, 255)); {
+	case r.text(ExitCode) != "":
 		usual = shortRun
-	} else if s.fails > 0 || s.chance > 0 {
+	case s.exitReason == "OOMKilled":
+		s.exitCode, usual = exitKilled, shortRun
+	case s.fails > 0, s.chance > 0, crash, s.exitReason != "" && s.exitReason != reasonCompleted:
 		s.exitCode, usual = 1, shortRun
-	} else if crash {
-		s.exitCode = 1
-		usual = shortRun
 	}
 	if s.runFor = usual; r.text(RunFor) == "forever" {
 		s.runFor = forever
