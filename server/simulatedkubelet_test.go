@@ -54,7 +54,7 @@ func testSimulatedEnd(t *testing.T, c *cluster) {
 	} {
 		p := simulated(name, simulate.StopAfter, want.stop, simulate.RunFor, want.does)
 		p.Spec.TerminationGracePeriodSeconds, p.Spec.RestartPolicy = ptr.To[int64](1), corev1.RestartPolicyNever
-		p = create(t, pods, p)
+		create(t, pods, p)
 		c.wantPod(t, ns, name, "has begun", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning || p.Status.Phase == want.phase })
 		if want.code == 0 {
 			c.wantPod(t, ns, name, "has ended", func(p *corev1.Pod) bool { return p.Status.Phase == want.phase })

@@ -33,7 +33,7 @@ func TestWhatAKubeletSaysIsSimulatedOrNamed(t *testing.T) {
 		filepath.Join(kubelet, "images/types.go"):                      regexp.MustCompile("^Err"),
 		filepath.Join(kubelet, "container/sync_result.go"):             regexp.MustCompile("^Err.*(Off|Container|Sandbox|Place)$"),
 		filepath.Join(kubelet, "kuberuntime/kuberuntime_container.go"): regexp.MustCompile("^Err"),
-		filepath.Join(api, "core/v1/types.go"):                         regexp.MustCompile("^(ContainersReady|DisruptionTarget|AllContainersRestarting|Pod(Initialized|Ready|Scheduled|ReadyToStartContainers|Resize(Pending|InProgress)|Reason(Deferred|Infeasible))|Node(Ready|\\w+Pressure|NetworkUnavailable|GracefulNodeShutdownInProgress))$"),
+		filepath.Join(api, "core/v1/types.go"):                         regexp.MustCompile(`^(ContainersReady|DisruptionTarget|AllContainersRestarting|Pod(Initialized|Ready|Scheduled|ReadyToStartContainers|Resize(Pending|InProgress)|Reason(Deferred|Infeasible))|Node(Ready|\w+Pressure|NetworkUnavailable|GracefulNodeShutdownInProgress))$`),
 	} {
 		all := constants(t, pattern, name)
 		for constant, value := range all { // some values have several names
