@@ -17,8 +17,6 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/snapshots"
-	"github.com/karve-k8s/karve/simulate"
-	"github.com/karve-k8s/karve/simulate/groups"
 )
 
 // Config is the configuration of a control plane. Only DataDir is required: every other field may
@@ -168,11 +166,9 @@ type Config struct {
 	// SSHPort is the port of the nodes' SSH servers; 0 means 22.
 	SSHPort int
 
-	// SimulateNodes is the number of nodes that this process simulates: see package simulate.
-	SimulateNodes int
-	// SimulateGroups has groups of simulated nodes, such as "2,zone=eu-a,nvidia.com/gpu=8": see [groups.Parse]. With groups,
-	// SimulateNodes is the number of all their nodes.
-	SimulateGroups []string
+	// SimulateNodes are groups of nodes that this process simulates (see package simulate): a number, or also what the nodes have, such as
+	// "2,zone=eu-a,nvidia.com/gpu=8" ([groups.Parse]).
+	SimulateNodes []string
 	// SimulatePods are defaults for all Pods of simulated nodes, as NAME=VALUE: annotations without
 	// their prefix, simulate.karve/. Annotations of a Namespace take precedence, and those of a Pod.
 	SimulatePods []string
@@ -285,9 +281,6 @@ func (c Config) complete() completed {
 	c.BackupRetention = cmp.Or(c.BackupRetention, DefaultBackupRetention)
 	c.StartTimeout = cmp.Or(c.StartTimeout, defaultStartTimeout)
 	c.StopTimeout = cmp.Or(c.StopTimeout, defaultStopTimeout)
-	if len(c.SimulateGroups) > 0 {
-		_, c.SimulateNodes, _ = groups.ParseAll(c.SimulateGroups, simulate.Most) // parseSimulation reports the error
-	}
 	if c.Log == nil {
 		c.Log, _ = logbridge.New(os.Stderr, "text", "info") // these are valid
 	}

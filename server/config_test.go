@@ -98,14 +98,14 @@ var mistakes = map[string]struct {
 		c.EtcdListen, c.ControllerManagerArgs = "http://127.0.0.1:0", []string{"leader-elect-lease-duration=10s"}
 	}, []string{"--kube-controller-manager-arg: leader-elect-lease-duration=10s", "leader-elect-renew-deadline, which is 10s"}},
 	"nodes without controllers, of several servers": {func(c *Config) {
-		c.EtcdListen, c.NoControllers, c.SimulateNodes = "http://127.0.0.1:0", true, 1
+		c.EtcdListen, c.NoControllers, c.SimulateNodes = "http://127.0.0.1:0", true, []string{"1"}
 	}, []string{"--simulate-nodes with --no-controllers", "the one that runs the controllers", "leave out"}},
-	"nodes that are less than none":       {func(c *Config) { c.SimulateNodes = -1 }, []string{"--simulate-nodes -1: want a number of nodes from 1 to 16384, or 0 for none"}},
-	"simulated nodes beside the Services": {func(c *Config) { c.SimulateNodes, c.ServiceClusterIPRange = 1, "100.64.0.0/16" }, []string{"--cluster-cidr"}},
+	"nodes that are less than none":       {func(c *Config) { c.SimulateNodes = []string{"-1"} }, []string{`--simulate-nodes -1: "-1" is not a number of nodes`}},
+	"simulated nodes beside the Services": {func(c *Config) { c.SimulateNodes, c.ServiceClusterIPRange = []string{"1"}, "100.64.0.0/16" }, []string{"--cluster-cidr"}},
 	"defaults of Pods without simulated nodes": {func(c *Config) { c.SimulatePods = []string{"run-for=1s"} },
 		[]string{"--simulate-pods and --simulate-listen are for simulated nodes", "add --simulate-nodes"}},
 	"the insecure port behind Pods": {func(c *Config) {
-		c.SimulateNodes, c.DisableInsecure, c.InsecurePort, c.SimulateListen = 1, false, 18080, []string{"127.0.0.1:18080"}
+		c.SimulateNodes, c.DisableInsecure, c.InsecurePort, c.SimulateListen = []string{"1"}, false, 18080, []string{"127.0.0.1:18080"}
 	}, []string{"--simulate-listen 127.0.0.1:18080: its port is that of --insecure-port", "name another port"}},
 	"another kind of lease": {func(c *Config) {
 		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-resource-lock=configmaps"}
@@ -119,7 +119,7 @@ var mistakes = map[string]struct {
 func TestValidateNamesTheOption(t *testing.T) {
 	prefix := []string{"etcd-prefix=/elsewhere"} // an etcd may hold several clusters, and a database may be shared
 	for _, c := range []Config{
-		{}, {SimulateNodes: 1, ServiceClusterIPRange: "100.64.0.0/16", ClusterCIDR: "10.1.0.0/16"}, {SimulateNodes: 1, ServiceClusterIPRange: "10.96.0.0/12,fd00:10::/112"},
+		{}, {SimulateNodes: []string{"1"}, ServiceClusterIPRange: "100.64.0.0/16", ClusterCIDR: "10.1.0.0/16"}, {SimulateNodes: []string{"1"}, ServiceClusterIPRange: "10.96.0.0/12,fd00:10::/112"},
 		{DatastoreEndpoint: "http://127.0.0.1:1", APIServerArgs: prefix}, {DatastoreEndpoint: "postgres://user@127.0.0.1:1/db", APIServerArgs: prefix},
 	} {
 		c.DataDir = filepath.Join(t.TempDir(), "data")
@@ -421,7 +421,7 @@ func TestDefaultPodRanges(t *testing.T) {
 		}
 	}
 	simulated := quietConfig(t)
-	simulated.SimulateNodes = 1
+	simulated.SimulateNodes = []string{"1"}
 	full := simulated.complete()
 	if d := full.parse(); d.ClusterCIDR != "" {
 		t.Errorf("with simulated nodes: got %q, want none: they have their own", d.ClusterCIDR)

@@ -265,7 +265,7 @@ func TestServerCutOffStopsLeading(t *testing.T) {
 	_, socket := sharedStore(t)
 	short := func(c *server.Config) {
 		times(c, "12s", "4s", "1s")
-		c.SimulateNodes = 1
+		c.SimulateNodes = []string{"1"}
 	}
 	first, way := sharing(t, socket, "192.0.2.1", nil, short)
 	second, _ := sharing(t, socket, "192.0.2.2", first, short)

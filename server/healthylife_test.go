@@ -74,7 +74,7 @@ func TestAHealthyLifeLogsNoProblem(t *testing.T) {
 		return nil
 	})
 	c.wantNoProblems(t, "a server that was reset")
-	fork := up(t, t.TempDir(), func(config *server.Config) { config.ForkFrom, config.SimulateNodes = dir, 2 })
+	fork := up(t, t.TempDir(), func(config *server.Config) { config.ForkFrom, config.SimulateNodes = dir, []string{"2"} })
 	for range 3 { // controllers and the scheduler race with the deletion
 		ns := fork.namespace(t)
 		fork.fill(t, ns)

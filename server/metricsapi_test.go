@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,7 +24,7 @@ func TestSimulatedUsage(t *testing.T) {
 	dir := t.TempDir()
 	simulating := func(nodes int) func(*server.Config) {
 		return func(config *server.Config) {
-			config.DataDir, config.SimulateNodes = dir, nodes
+			config.DataDir, config.SimulateNodes = dir, []string{strconv.Itoa(nodes)}
 			config.ControllerManagerArgs = []string{"horizontal-pod-autoscaler-sync-period=1s"}
 		}
 	}

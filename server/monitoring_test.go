@@ -93,7 +93,7 @@ func TestMonitoringNamesMetrics(t *testing.T) {
 	}
 
 	c := start(t, func(config *server.Config) {
-		config.SimulateNodes, config.BackupSchedule, config.SSHUser, config.SSHPort = 1, "@yearly", "karve", 1
+		config.SimulateNodes, config.BackupSchedule, config.SSHUser, config.SSHPort = []string{"1"}, "@yearly", "karve", 1
 	})
 	create(t, c.CoreV1().Nodes(), &corev1.Node{ // no SSH server is there
 		ObjectMeta: metav1.ObjectMeta{Name: "tunnel"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}},

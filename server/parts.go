@@ -111,7 +111,7 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 	if p.scheduler != nil {
 		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Connect: s.schedulerConnection, Blocked: s.start.Blocked(schedulerPart)})
 	}
-	if p.SimulateNodes > 0 {
+	if p.simulatedNodes() > 0 {
 		s.simulation = newSimulation(p, s.notice, s.simulationConnection)
 	}
 	if p.ssh != nil {
@@ -129,7 +129,7 @@ func assemble(p *plan, c *claim, begun *lifecycle.Start) *controlPlane {
 			s.ServiceClusterIPRange, strings.Join(first, ","))
 		s.notice(notice)
 	}
-	if p.SimulateNodes == 0 && p.privateStorage() {
+	if p.simulatedNodes() == 0 && p.privateStorage() {
 		s.first.Then = s.noticeSimulated
 	}
 	if p.controllers != nil {

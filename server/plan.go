@@ -220,7 +220,7 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
 	d.identity, err = election.NewIdentity()
 	errs.add(err)
-	if d.SimulateNodes > 0 && !d.actsForCluster() {
+	if d.simulatedNodes() > 0 && !d.actsForCluster() {
 		errs.addf("--simulate-nodes with --no-controllers: other servers can use the datastore, and the one that runs the controllers simulates the nodes: leave out --simulate-nodes here, or --no-controllers")
 	}
 	if !d.NoControllers {

@@ -14,7 +14,7 @@ func (d *draft) parseRanges() {
 	var err error
 	d.services, err = parseCIDRs("service-cluster-ip-range", d.ServiceClusterIPRange)
 	d.add(err)
-	if d.ClusterCIDR == "" && d.SimulateNodes == 0 {
+	if d.ClusterCIDR == "" && d.simulatedNodes() == 0 {
 		d.ClusterCIDR, d.podsChosen = choosePodRanges(d.services), true
 	}
 	pods, err := parseCIDRs("cluster-cidr", d.ClusterCIDR)

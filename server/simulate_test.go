@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ import (
 func TestSimulatedNodes(t *testing.T) {
 	hosts := listenOnHost(t)
 	c := start(t, func(config *server.Config) {
-		config.SimulateNodes = 5
+		config.SimulateNodes = []string{"5"}
 		config.SimulateListen = []string{hosts.tls.Addr().String(), hosts.echo.Addr().String()}
 		config.SimulatePods = []string{"memory-usage=11Mi"}
 		// With these options, a silent node counts as gone before the test times out. It may
@@ -454,7 +455,7 @@ func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
 	dir := t.TempDir()
 	nodes := func(n int) func(*server.Config) {
 		return func(config *server.Config) {
-			config.SimulateNodes = n
+			config.SimulateNodes = []string{strconv.Itoa(n)}
 			config.ServiceClusterIPRange, config.ClusterCIDR = "10.96.0.0/12,fd00:10:96::/112", "10.244.0.0/16,fd00:10:244::/56"
 		}
 	}

@@ -345,10 +345,12 @@ func testSimulatedMistakes(t *testing.T, c *cluster) {
 func testSimulatedUsersNode(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	name := "own-" + ns
-	create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{simulate.NodeLabel: "", "kind": name}}})
+	// The taint keeps Pods of other tests away, whose node would go.
+	create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{simulate.NodeLabel: "", "kind": name}},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "own", Effect: corev1.TaintEffectNoSchedule}}}})
 	for pod, used := range map[string]string{"more": "2Gi", "less": "1Mi"} {
 		p := simulated(pod, simulate.MemoryUsage, used)
-		p.Spec.NodeSelector = map[string]string{"kind": name}
+		p.Spec.NodeSelector, p.Spec.Tolerations = map[string]string{"kind": name}, []corev1.Toleration{{Key: "own", Operator: corev1.TolerationOpExists}}
 		create(t, c.CoreV1().Pods(ns), p)
 		c.wantPod(t, ns, pod, "is ready", isReady)
 	}
@@ -410,7 +412,7 @@ func testSimulatedMetricsStay(t *testing.T, c *cluster) {
 // A start without simulated nodes says that some are left, and leaves no API behind that nobody serves.
 func TestNodesOfAnEarlierStart(t *testing.T) {
 	dir := t.TempDir()
-	once(t, dir, func(config *server.Config) { config.SimulateNodes = 2 }, func(*cluster) {})
+	once(t, dir, func(config *server.Config) { config.SimulateNodes = []string{"2"} }, func(*cluster) {})
 	once(t, dir, nil, func(c *cluster) {
 		eventually.Nil(t, "a notice", func() error {
 			got, err := control.New(dir).Notices(t.Context())
@@ -439,7 +441,7 @@ func TestSimulatedNamesOfOtherNodes(t *testing.T) {
 		create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "simulated-1"}})
 	})
 	const kubelet = "node simulated-0 exists and is not simulated: a kubelet of containerd://2.0 reports for it"
-	once(t, dir, func(config *server.Config) { config.SimulateGroups = []string{"2,zone=a,cpu=4"} }, func(c *cluster) {
+	once(t, dir, func(config *server.Config) { config.SimulateNodes = []string{"2,zone=a,cpu=4"} }, func(c *cluster) {
 		eventually.Nil(t, "simulated-1 is a whole node", func() error {
 			n, err := c.CoreV1().Nodes().Get(t.Context(), "simulated-1", metav1.GetOptions{})
 			if err == nil && (!simulate.IsNode(n) || n.Labels[corev1.LabelTopologyZone] != "a" || n.Status.Capacity.Cpu().String() != "4" || n.Spec.PodCIDR == "" || n.Labels[corev1.LabelHostname] == "") {
@@ -451,7 +453,7 @@ func TestSimulatedNamesOfOtherNodes(t *testing.T) {
 			t.Errorf("notices: got %q and %v, want %s", all, err, kubelet)
 		}
 	})
-	c, ready := startBlocked(t, dir, func(config *server.Config) { config.SimulateNodes = 1 })
+	c, ready := startBlocked(t, dir, func(config *server.Config) { config.SimulateNodes = []string{"1"} })
 	eventually.Nil(t, "the reason is told", func() error {
 		if _, err := c.readyz(t, "simulated-nodes"); err == nil || !strings.Contains(c.log.String(), kubelet) {
 			return fmt.Errorf("got %v; log:\n%s", err, c.log)

@@ -24,17 +24,13 @@ import (
 
 // parseSimulation reports the problems of --simulate-nodes.
 func (d *draft) parseSimulation() {
-	kinds, _, err := groups.ParseAll(d.SimulateGroups, simulate.Most)
+	kinds, nodes, err := groups.ParseAll(d.SimulateNodes, simulate.Most)
 	if err != nil {
 		d.add(err)
 		return
 	}
 	d.nodeGroups = kinds
-	if d.SimulateNodes < 0 || d.SimulateNodes > simulate.Most {
-		d.addf("--simulate-nodes %d: want a number of nodes from 1 to %d, or 0 for none", d.SimulateNodes, simulate.Most)
-		return
-	}
-	if d.SimulateNodes == 0 && len(d.SimulatePods)+len(d.SimulateListen) > 0 {
+	if nodes == 0 && len(d.SimulatePods)+len(d.SimulateListen) > 0 {
 		d.addf("--%s and --%s are for simulated nodes: add --simulate-nodes N, or leave them out", simulate.PodsOption, simulate.ListenOption)
 		return
 	}
@@ -51,7 +47,7 @@ func (d *draft) parseSimulation() {
 		d.podDefaults, err = simulate.ParseDefaults(d.SimulatePods, d.podTargets)
 		d.add(err)
 	}
-	if d.SimulateNodes == 0 || d.ClusterCIDR != "" {
+	if nodes == 0 || d.ClusterCIDR != "" {
 		return
 	}
 	for _, s := range d.services {
@@ -61,6 +57,12 @@ func (d *draft) parseSimulation() {
 			d.addf("--simulate-nodes: Pods of simulated nodes have addresses of %s, which overlaps --service-cluster-ip-range %s: name another range with --cluster-cidr", pods, s)
 		}
 	}
+}
+
+// simulatedNodes returns how many nodes there are in all groups; parseSimulation reports what is wrong.
+func (c Config) simulatedNodes() int {
+	_, nodes, _ := groups.ParseAll(c.SimulateNodes, simulate.Most)
+	return nodes
 }
 
 // simulation is the part that runs the simulated nodes. They use the API server's informers. Of
@@ -83,7 +85,7 @@ type simulationConnection struct {
 // cannot do without controllers or a scheduler.
 func newSimulation(p *plan, notice func(string), connect func() simulationConnection) *simulation {
 	s := &simulation{election: p.election, connect: connect}
-	s.config = simulate.Config{Nodes: p.SimulateNodes, Groups: p.nodeGroups, Version: version.Kubernetes, Kubelet: &s.kubelet, Notice: notice, Log: p.Log,
+	s.config = simulate.Config{Nodes: p.simulatedNodes(), Groups: p.nodeGroups, Version: version.Kubernetes, Kubelet: &s.kubelet, Notice: notice, Log: p.Log,
 		Defaults: simulate.Defaults{Pods: p.podDefaults, Targets: p.podTargets}}
 	for _, r := range p.services {
 		s.config.IPv6 = append(s.config.IPv6, netutils.IsIPv6CIDR(r))

@@ -134,7 +134,7 @@ func table(c *server.Config) []option {
 		yes(&c.NoControllers, components, "no-controllers", "leave out all controllers"),
 		yes(&c.DisableScheduler, components, "disable-scheduler", "leave out the scheduler"),
 
-		texts(&c.SimulateGroups, simulation, groups.Option, "`N` simulated nodes, for tests; repeatable for groups of another kind, such as 2,zone=eu-a,nvidia.com/gpu=8. Their Pods become ready, Pods of Jobs complete, and nothing is run. The annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see docs/testing.md)."),
+		texts(&c.SimulateNodes, simulation, groups.Option, "`N` simulated nodes, for tests, or a group such as 2,zone=eu-a,cpu=4. Pods become ready, Jobs complete, and nothing is run (see docs/testing.md). Repeat it for more."),
 		texts(&c.SimulatePods, simulation, simulate.PodsOption, "a default for all Pods of simulated nodes, as `NAME=VALUE`: the annotation "+simulate.Prefix+"NAME. Annotations of a Namespace or a Pod take precedence. Repeat it for more."),
 		list(&c.SimulateListen, simulation, simulate.ListenOption, "`ADDRESS:PORT` of this machine at which a process may answer for Pods of simulated nodes (annotation "+simulate.Listen+"). Users who may create Pods can then reach it. Repeat it for more. (default: none)"),
 
