@@ -56,8 +56,8 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 		}
 	case state.Running != nil:
 		if l.perhapsEnd(c, &status, s); status.State.Running != nil && s.unhealthyAfter != forever && l.reached(c.Name, status.State.Running.StartedAt, s.unhealthyAfter) {
-			if l.kill(c, &status); status.State.Running == nil {
-				status.State, status.LastTerminationState = status.LastTerminationState, corev1.ContainerState{}
+			if end := l.kill(c, &status); end != nil {
+				status.State = corev1.ContainerState{Terminated: end}
 				l.ended(c, &status, s)
 			}
 		}
@@ -120,7 +120,10 @@ func (l *life) describe(c *corev1.Container, status *corev1.ContainerStatus) {
 		status.Resources = resourcesOf(c)
 	}
 	if status.Image != c.Image { // the image of a running Pod may change: that is another container
-		l.kill(c, status)
+		if end := l.kill(c, status); end != nil {
+			status.LastTerminationState = corev1.ContainerState{Terminated: end}
+			status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCreating}}
+		}
 	}
 }
 

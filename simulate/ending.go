@@ -22,8 +22,9 @@ func (l *life) stopping(seconds *int64) (takes time.Duration, code int32) {
 	return takes, exitTerminated
 }
 
-// kill tells a container that runs to end, because it has to run anew. It waits, with the grace period, until the container has ended.
-func (l *life) kill(c *corev1.Container, status *corev1.ContainerStatus) {
+// kill tells a container that runs to end, because it has to run anew. It returns how the container has ended; nil while its grace period
+// goes on.
+func (l *life) kill(c *corev1.Container, status *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	key := "end of " + c.Name
 	if _, told := l.times[key]; !told {
 		l.times[key] = l.now
@@ -31,11 +32,10 @@ func (l *life) kill(c *corev1.Container, status *corev1.ContainerStatus) {
 	takes, code := l.stopping(l.pod.Spec.TerminationGracePeriodSeconds)
 	if left := l.times[key].Add(takes).Sub(l.now); left > 0 {
 		l.wake(left)
-		return
+		return nil
 	}
 	delete(l.times, key)
-	status.LastTerminationState = corev1.ContainerState{Terminated: terminated(status, code, reasonError, l.now)}
-	status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCreating}}
+	return terminated(status, code, reasonError, l.now)
 }
 
 // deadline ends a Pod that has been active for too long, and whose containers have had their time to end. It returns the exit code of

@@ -263,10 +263,7 @@ func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, sta
 	if equality.Semantic.DeepEqual(status, p.Status) {
 		return nil
 	}
-	// With the resourceVersion that was read: the write never undoes another client's.
-	next := &corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec, Status: status}
-	written := &corev1.Pod{}
-	err := as(s.core.Put().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("status"), n.name).Body(next).Do(ctx).Into(written)
+	written, err := s.putStatus(ctx, n, p, status)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -276,6 +273,13 @@ func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, sta
 	r.written = written.ResourceVersion
 	s.record(n, p, eventsOf(p, &status, &l.script))
 	return nil
+}
+
+// putStatus writes a Pod's status with the resourceVersion that was read, so it never undoes another client's write.
+func (s *simulation) putStatus(ctx context.Context, n *node, p *corev1.Pod, status corev1.PodStatus) (written *corev1.Pod, err error) {
+	next := &corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec, Status: status}
+	written = &corev1.Pod{}
+	return written, as(s.core.Put().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("status"), n.name).Body(next).Do(ctx).Into(written)
 }
 
 // endPod ends a Pod that is being deleted: after the time that its annotation says, and at

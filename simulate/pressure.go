@@ -90,9 +90,7 @@ func (s *simulation) evict(ctx context.Context, n *node, resource string, now ti
 	l := &life{pod: victim, now: now, times: map[string]time.Time{}}
 	l.endAll(&status, exitKilled)
 	l.conditions(&status)
-	next := &corev1.Pod{ObjectMeta: victim.ObjectMeta, Spec: victim.Spec, Status: status}
-	err := as(s.core.Put().Namespace(victim.Namespace).Resource("pods").Name(victim.Name).SubResource("status"), n.name).Body(next).Do(ctx).Error()
-	if err != nil && !apierrors.IsNotFound(err) {
+	if _, err := s.putStatus(ctx, n, victim, status); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("evict pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
 	n.evicted = now

@@ -48,10 +48,10 @@ func (l *life) resize(status *corev1.PodStatus) {
 		is.Resources = resourcesOf(c)
 		for _, policy := range c.ResizePolicy {
 			if policy.RestartPolicy == corev1.RestartContainer && was != nil && differ(was, is.Resources, policy.ResourceName) {
-				if l.kill(c, is); is.State.Running != nil {
-					is.Resources, ends = was, true // the next look tries again
+				if end := l.kill(c, is); end != nil {
+					l.restart(c, is, end)
 				} else {
-					l.start(c, is)
+					is.Resources, ends = was, true // the next look tries again
 				}
 				break
 			}

@@ -141,7 +141,7 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 			}
 			s.nodes.remove(o.Name)
 		case numbered && reportsElsewhere(o):
-			err := fmt.Errorf("node %s exists and is not simulated: a kubelet of %s reports for it. Delete it, or choose --%s so that no simulated node has its name", o.Name, o.Status.NodeInfo.ContainerRuntimeVersion, groups.Option)
+			err := fmt.Errorf("node %s exists and is not simulated: a kubelet of %s reports for it. Delete it and start again, or choose --%s so that no simulated node has its name", o.Name, o.Status.NodeInfo.ContainerRuntimeVersion, groups.Option)
 			foreign = append(foreign, err)
 			s.nodes.remove(o.Name)
 		case numbered && !IsNode(o):

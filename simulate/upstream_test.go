@@ -14,7 +14,7 @@ import (
 )
 
 // Each reason, condition and Event of a kubelet is simulated, or DESIGN.md names it as a difference. An upgrade of Kubernetes shows new ones.
-func TestWhatAKubeletSaysIsSimulatedOrNamed(t *testing.T) {
+func TestKubeletReasonsAreSimulatedOrNamed(t *testing.T) {
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes", "k8s.io/api")
 	dirs, err := list.Output()
 	if err != nil {
